@@ -32,7 +32,7 @@ IMPORTS = {"smp": "json", "sextant": "json", "accelerate": "accelerate.commands.
            "torchtitan": "torchtitan.trainer,torchtitan.models.llama3,torchtitan.hf_datasets.text_datasets,torchtitan.components.checkpointer.dcp",
            "fsdp2": "torch.distributed.fsdp,torch.distributed.tensor.parallel,torch.testing._internal.distributed.fake_pg",
            "nanotron": "torch,datasets,transformers,dacite",
-           "megatron-bridge": "megatron.core.transformer.transformer_config,megatron.training.config"}
+           "megatron-bridge": "bridge_imports"}
 # What every target should see beside what is drawn.
 FIXED = [
     ("llama-3.1-70b", 64, "tp8.pp4.dp2.z1.mbs1.sel", ["--seq-len", "8192", "--global-batch", "128"]),

@@ -42,7 +42,7 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     names = ("transformer_engine", "modelopt", "nvidia_resiliency_ext", "flashinfer", "mamba_ssm", "causal_conv1d", "fla",
              "fast_hadamard_transform", "megatron.energon", "webdataset", "PIL", "torchvision", "datasets", "diffusers", "peft", "timm", "open_clip", "qwen_vl_utils", "mistral_common",
-             "mlflow", "comet_ml", "wandb", "tensorboard", "tensorboardX", "librosa", "nemo_run", "multistorageclient")
+             "mlflow", "comet_ml", "wandb", "tensorboard", "tensorboardX", "librosa", "soxr", "nemo_run", "multistorageclient")
 
     def find_spec(self, name, path=None, target=None):
         if any(name == absent or name.startswith(absent + ".") for absent in self.names):
