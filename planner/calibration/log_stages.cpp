@@ -69,8 +69,7 @@ std::optional<std::vector<int>> chunks_of_log(const RunLog& log, const ModelSpec
     cut = accounted_layers(layers, chunks, embedding, head),
     column = "account_for_embedding_in_pipeline_split";
   } else if (first > 0 || last > 0) {
-    if (plan.vp > 1) return std::nullopt;  // cut by a rule of its own, and rare
-    cut = first_last_layers(layers, plan.pp, first, last);
+    cut = first_last_layers(layers, plan.pp, plan.vp, first, last);
     column = first > 0 ? "first_stage_layers" : "last_stage_layers";
   } else {
     cut = printed_chunks(log, chunks);

@@ -220,11 +220,11 @@ TEST(StageCuts, OptionsThatMakeThem) {
 
 // Every preset against four cuts of 30 layers over 4 stages: what its framework's code can do.
 TEST(StageCuts, StacksAcceptWhatTheirFrameworkCan) {
-  struct Case {
+  struct Able {
     const char* stack;
     bool ends, first_longer, inner_longer, steps;
   };
-  const Case cases[] = {{"megatron-core", true, true, true, true},
+  const Able cases[] = {{"megatron-core", true, true, true, true},
                         {"sextant", true, true, true, true},
                         {"torchtitan", true, true, true, true},
                         {"torchtitan-eager", true, true, true, true},
@@ -243,7 +243,7 @@ TEST(StageCuts, StacksAcceptWhatTheirFrameworkCan) {
                         {"megatron-llama-2023", false, false, false, false},
                         {"megatron-llama-2023-plain", false, false, false, false}};
   std::set<std::string> seen;
-  for (const Case& c : cases) {
+  for (const Able& c : cases) {
     seen.insert(c.stack);
     const StackSpec stack = load_stack(c.stack, presets());
     const auto accepts = [&](const Cut& cut) {

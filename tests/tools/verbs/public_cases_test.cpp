@@ -230,8 +230,8 @@ TEST(PublicCases, UnequalChunksComeWithTheirLayoutString) {
   EXPECT_TRUE(says(steps, "gives only the first and the last of pp=4 stages")) << steps.err;
   // nanotron cuts by its own rule, whatever is asked for.
   EXPECT_TRUE(says(of("llama-2-7b", "4x8xa100-80gb", "pp4.dp8.z1.mbs1", "nanotron"), "L9-8-8-7"));
-  const Called stated = of("llama-2-7b", "4x8xa100-80gb", "pp4.dp8.z1.mbs1.L8-8-8-8", "nanotron");
-  EXPECT_TRUE(says(stated, "deals layers by its block_compute_costs: 9-8-8-7; use L9-8-8-7")) << stated.err;
+  const Called dealt = of("llama-2-7b", "4x8xa100-80gb", "pp4.dp8.z1.mbs1.L8-8-8-8", "nanotron");
+  EXPECT_TRUE(says(dealt, "deals layers by its block_compute_costs: 9-8-8-7; use L9-8-8-7")) << dealt.err;
   const Called stated =
       of("llama-2-7b", "6x8xa100-80gb", "pp3.vp6.dp16.z1.mbs1.L1-2x15-1-0", "megatron-core");
   EXPECT_TRUE(says(stated, "\"Et|(tt|)*15t|L\"")) << stated.out << stated.err;
