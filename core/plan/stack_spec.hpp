@@ -37,7 +37,7 @@ struct StackCapabilities {
   bool interleaved = true, gpipe = false, zero_bubble = false;
   UnevenStages uneven_stages = UnevenStages::none;
   bool uneven_microbatches = false;  // replicas may have unequally many in a step
-  int interleaved_from_pp = 2;  // stages that the interleaved schedule needs at least
+  int interleaved_from_pp = 2;       // stages that the interleaved schedule needs at least
   InterleavedCount interleaved_microbatches = InterleavedCount::multiples_of_pp;
   bool shard_degree = false;            // hybrid sharding: 1 < shard_degree < replicas
   bool replicas_divide_hidden = false;  // every parameter must split evenly over the replicas

@@ -27,7 +27,8 @@ std::vector<int> balanced_microbatches(std::span<const double> times, int total,
 
 std::optional<ParallelPlan> balanced(const Job& job, ParallelPlan plan) {
   plan.replica_microbatches.clear();
-  if (!degrees_fit(plan) || plan.world() > job.topology.ranks() || job.training.global_batch % plan.micro_batch != 0)
+  if (!degrees_fit(plan) || plan.world() > job.topology.ranks() ||
+      job.training.global_batch % plan.micro_batch != 0)
     return std::nullopt;
   const int total = job.training.global_batch / plan.micro_batch;
   if (total < plan.dp) return std::nullopt;

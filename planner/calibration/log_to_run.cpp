@@ -203,8 +203,6 @@ class Filling {
                     "leave L out of the key: the log states them");
     else if (cut)
       plan_.chunks = chunks_of(*cut);
-    if (!cut && plan_.vp > 1 && (says("first_stage_layers") || says("last_stage_layers")))
-      notes_.emplace_back("layers of the first or last stage beside virtual stages: taken as equal chunks");
   }
 
   void fill_schedule(std::optional<int> chunks) {

@@ -37,7 +37,8 @@ double best_of_all(const std::vector<double>& times, int total, double filling) 
 }
 
 TEST(BalancedMicrobatches, AreTheBestOfAll) {
-  for (const std::vector<double>& times : {std::vector<double>{1, 1, 1}, {2, 1, 1}, {1, 1, 4}, {1.1, 1, 3, 1}, {1, 20}})
+  for (const std::vector<double>& times :
+       {std::vector<double>{1, 1, 1}, {2, 1, 1}, {1, 1, 4}, {1.1, 1, 3, 1}, {1, 20}})
     for (const int total : {4, 7, 12, 17})
       for (const double filling : {0.0, 0.5, 3.0}) {
         const std::vector<int> counts = balanced_microbatches(times, total, filling);
@@ -45,7 +46,8 @@ TEST(BalancedMicrobatches, AreTheBestOfAll) {
         EXPECT_GE(std::ranges::min(counts), 1);
         EXPECT_DOUBLE_EQ(last_done(times, counts, filling), best_of_all(times, total, filling));
       }
-  EXPECT_LT(best_of_all({2, 1, 1}, 12, 0), last_done({2, 1, 1}, {4, 4, 4}, 0)) << "control: equal ones are slower";
+  EXPECT_LT(best_of_all({2, 1, 1}, 12, 0), last_done({2, 1, 1}, {4, 4, 4}, 0))
+      << "control: equal ones are slower";
 }
 
 TEST(Microbatches, OfReplicasThatHaveUnequallyMany) {
@@ -61,18 +63,24 @@ TEST(Microbatches, OfReplicasThatHaveUnequallyMany) {
   EXPECT_EQ(microbatches_of(p, t, 7), 5);
   EXPECT_EQ(wrong("dp8.z1.mbs1.ga9x7-5"), "lawful");
   EXPECT_EQ(wrong("dp8.z1.mbs2.ga5x2-4x6"), "lawful");
-  EXPECT_NE(wrong("dp8.z2.mbs1.ga9x7-5").find("ZeRO stage 0 or 1"), std::string::npos) << wrong("dp8.z2.mbs1.ga9x7-5");
-  EXPECT_NE(wrong("dp8.z1.mbs1.ga9x7").find("one number for each of the dp = 8 replicas"), std::string::npos) << wrong("dp8.z1.mbs1.ga9x7");
+  EXPECT_NE(wrong("dp8.z2.mbs1.ga9x7-5").find("ZeRO stage 0 or 1"), std::string::npos)
+      << wrong("dp8.z2.mbs1.ga9x7-5");
+  EXPECT_NE(wrong("dp8.z1.mbs1.ga9x7").find("one number for each of the dp = 8 replicas"), std::string::npos)
+      << wrong("dp8.z1.mbs1.ga9x7");
   EXPECT_NE(wrong("dp8.z1.mbs1.ga9x8").find("68 sequences"), std::string::npos) << wrong("dp8.z1.mbs1.ga9x8");
-  EXPECT_NE(wrong("dp4.z1.mbs1.ga17x4").find("numbers that differ"), std::string::npos) << wrong("dp4.z1.mbs1.ga17x4");
-  EXPECT_NE(wrong("dp2.z1.mbs1.ga68-0").find("1 micro-batch or more"), std::string::npos) << wrong("dp2.z1.mbs1.ga68-0");
-  EXPECT_NE(wrong("dp8.z1.mbs1").find("a divisor of the global batch 68"), std::string::npos) << wrong("dp8.z1.mbs1") << "control";
+  EXPECT_NE(wrong("dp4.z1.mbs1.ga17x4").find("numbers that differ"), std::string::npos)
+      << wrong("dp4.z1.mbs1.ga17x4");
+  EXPECT_NE(wrong("dp2.z1.mbs1.ga68-0").find("1 micro-batch or more"), std::string::npos)
+      << wrong("dp2.z1.mbs1.ga68-0");
+  EXPECT_NE(wrong("dp8.z1.mbs1").find("a divisor of the global batch 68"), std::string::npos)
+      << wrong("dp8.z1.mbs1") << "control";
 }
 
 // What replicas do together must not belong to a micro-batch that one of them leaves out.
 TEST(UnequalReplicas, GraphsAreSound) {
-  for (const char* key : {"dp2.z1.mbs1.ga5-3", "pp2.dp2.z0.mbs1.ga5-3", "tp2.pp2.vp2.dp2.z1.mbs1.ga2-6.full.ao1",
-                          "dp2.z1.mbs1.oo50.ga1-7", "pp2.dp2.z1.mbs1.zb.ga5-3"})
+  for (const char* key :
+       {"dp2.z1.mbs1.ga5-3", "pp2.dp2.z0.mbs1.ga5-3", "tp2.pp2.vp2.dp2.z1.mbs1.ga2-6.full.ao1",
+        "dp2.z1.mbs1.oo50.ga1-7", "pp2.dp2.z1.mbs1.zb.ga5-3"})
     for (const bool tied : {false, true}) {
       ExecutionGraph g = testing::lower_tiny(key, 4, 8, {}, true, tied);
       const auto problems = check(g, StackRules{});

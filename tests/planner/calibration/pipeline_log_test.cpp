@@ -185,9 +185,11 @@ TEST(PipelineLog, UnevenStagesOfMegatron) {
   EXPECT_EQ(plan_key(filled(layout("None")).plan), "tp2.pp2.vp1.cp1.dp16.z1.mbs1.sel");
   EXPECT_TRUE(filled(layout("Ett|t*18|t*10|tL"))
                   .names("pipeline_model_parallel_layout: found chunks of 2, 18, 10, 1"));
-  // A rule of its own, and rare.
-  EXPECT_TRUE(filled(one).notes_that("taken as equal chunks"));
-  EXPECT_FALSE(filled(kMegatron).notes_that("taken as equal chunks"));
+  EXPECT_EQ(plan_key(filled(one).plan), "tp2.pp2.vp2.cp1.dp16.z1.mbs1.sel.L9-11-9-11")
+      << "in both chunks of a stage";
+  EXPECT_TRUE(filled(with_arguments(argument("decoder_first_pipeline_num_layers", "17")))
+                  .names("first_stage_layers: found a split that cannot be read"))
+      << "17 layers are no two chunks";
   // With the embedding and the head as layers: 42 in 2 chunks.
   std::string counted = with_arguments(argument("account_for_embedding_in_pipeline_split", "True") +
                                        argument("account_for_loss_in_pipeline_split", "True"));

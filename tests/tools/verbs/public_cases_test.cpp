@@ -223,8 +223,8 @@ TEST(PublicCases, UnequalChunksComeWithTheirLayoutString) {
   EXPECT_FALSE(says(of("llama-2-7b", "6x8xa100-80gb", "pp3.dp16.z1.mbs1", "nanotron"), "parallel-layout"));
   // NeMo before that string: the first and the last stage alone, by options of their own.
   const Called ends = of("llama-2-7b", "4x8xa100-80gb", "pp4.dp8.z1.mbs1.L7-9-9-7", "nemo-dgxc");
-  EXPECT_TRUE(says(ends, "num_layers_in_first_pipeline_stage=7, num_layers_in_last_pipeline_stage=7"))
-      << ends.out << ends.err;
+  for (const char* option : {"num_layers_in_first_pipeline_stage=7", "num_layers_in_last_pipeline_stage=7"})
+    EXPECT_TRUE(says(ends, option)) << ends.out << ends.err;
   const Called steps = of("llama-2-7b", "4x8xa100-80gb", "pp4.dp8.z1.mbs1.L9-9-7-7", "nemo-dgxc");
   EXPECT_NE(steps.code, ExitCode::ok);
   EXPECT_TRUE(says(steps, "gives only the first and the last of pp=4 stages")) << steps.err;
