@@ -148,8 +148,10 @@ back["gated_mlp"], back["linear_bias"] = m.gated_linear_unit, m.add_bias_linear
 back["norm"], back["norm_eps"] = {"RMSNorm": "rms", "LayerNorm": "layer"}[m.normalization], m.layernorm_epsilon
 if model["position"] == "rope":
     back["rope_theta"] = float(m.rotary_base)
+    back["rope_factor"] = m.rope_scaling_factor if m.rope_scaling else 1
 
 wanted = {**plan, **training, **model}
+wanted["rope_factor"] = (model.get("rope_scaling") or {"factor": 1})["factor"]
 replicas = plan["dp"] * plan["cp"]
 wanted["shards"] = 1 if plan["zero_stage"] == 0 else plan["shard_degree"] or replicas
 wanted["overlap_tp"] = plan["overlap_tp"] and plan["tp"] > 1

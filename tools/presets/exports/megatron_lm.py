@@ -110,8 +110,10 @@ back["norm"] = {"RMSNorm": "rms", "LayerNorm": "layer"}[args.normalization]
 back["norm_eps"] = args.layernorm_epsilon
 if model["position"] == "rope":
     back["rope_theta"] = float(args.rotary_base)
+    back["rope_factor"] = args.rope_scaling_factor if args.use_rope_scaling else 1
 
 wanted = {**plan, **training, **model}
+wanted["rope_factor"] = (model.get("rope_scaling") or {"factor": 1})["factor"]
 replicas = plan["dp"] * plan["cp"]
 wanted["shards"] = 1 if plan["zero_stage"] == 0 else plan["shard_degree"] or replicas
 wanted["overlap_tp"] = plan["overlap_tp"] and plan["tp"] > 1

@@ -78,8 +78,10 @@ back["n_heads"], back["tied_embeddings"] = block.attention.n_heads, shape.enable
 back["n_kv_heads"], back["head_dim"] = block.attention.n_kv_heads, block.attention.rope.dim
 back["ffn_hidden"] = block.feed_forward.w2.in_features
 back["rope_theta"], back["norm_eps"] = block.attention.rope.theta, block.attention_norm.eps
+back["rope_factor"] = block.attention.rope.scaling_factor if block.attention.rope.scaling == "llama" else 1
 
 wanted = {**plan, **training, **model}
+wanted["rope_factor"] = (model.get("rope_scaling") or {"factor": 1})["factor"]
 per_rank = plan["cp"] * plan["dp"]
 wanted["shards"] = plan["cp"] if plan["zero_stage"] == 0 else plan["shard_degree"] or per_rank
 if wanted["shards"] == 1:  # nothing to shard: stages are one
