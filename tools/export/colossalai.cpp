@@ -30,6 +30,7 @@ std::int64_t bytes_of(Dtype d) { return d == Dtype::fp32 ? 4 : 2; }
 TargetFeatures plugin_features(const StackCapabilities& can) {
   TargetFeatures t;
   t.can = can;
+  t.can.uneven_stages = UnevenStages::per_stage;  // num_layers_per_stage of the plugin
   for (const Dtype low : {Dtype::bf16, Dtype::fp16}) t.formats.push_back({low, low, low, low, Dtype::fp32});
   t.formats.push_back({Dtype::fp8, Dtype::bf16, Dtype::bf16, Dtype::bf16, Dtype::fp32});
   t.every_bias = true;

@@ -17,6 +17,7 @@ constexpr int kDefaultBucket_MiB = 25;
 TargetFeatures nanotron_features(const std::string&, const StackCapabilities& can) {
   TargetFeatures t;
   t.can = can;
+  t.can.uneven_stages = UnevenStages::block_compute_costs;  // its file has no place for another cut
   t.without_grad_overlap = false;
   t.formats = {{Dtype::bf16, Dtype::bf16, Dtype::fp32, Dtype::fp32, Dtype::fp32}};
   return t;
