@@ -89,5 +89,25 @@ TEST(UpdateMemory, BytesPerParameterByFramework) {
   EXPECT_NEAR(peak("deepspeed-zero", {.zero = 2, .dp = 2, .microbatches = 4}), 2 + 20 / 2.0, 0.5);
 }
 
+// FSDP1 keeps the fp32 gradient shard on the device until the backward pass ends, beside its copy on the host; FSDP2 does not.
+TEST(UpdateMemory, GradientsOnTheDeviceBesideThoseOnTheHost) {
+  const auto presets = std::filesystem::path(SEXTANT_SOURCE_DIR) / "tools/presets";
+  const ModelSpec model = load_model("llama-2-7b", presets);
+  TrainingSpec training;
+  training.seq_len = 64, training.global_batch = 8;
+  ParallelPlan plan;
+  plan.dp = 8, plan.zero_stage = 3, plan.recompute.kind = RecomputeKind::full;
+  plan.optimizer_offload = 1, plan.parameter_offload = true;
+  const auto gradients = [&](const char* stack) {
+    const StackSpec s = load_stack(stack, presets);
+    const MemoryEstimate e = estimate_memory(model, training, plan, s);
+    const auto bytes = e.stages.front().at_peak[static_cast<std::size_t>(BufferKind::gradient)];
+    return static_cast<double>(bytes) /
+           static_cast<double>(parameter_layout(model, plan, s.rules, 0).elements);
+  };
+  EXPECT_NEAR(gradients("fsdp1-eager"), 4 / 8.0, 0.01);
+  EXPECT_EQ(gradients("torchtitan-eager"), 0);
+}
+
 }  // namespace
 }  // namespace sextant
