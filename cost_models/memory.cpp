@@ -174,6 +174,13 @@ StateBytes state_bytes(const TrainingSpec& training, const ParallelPlan& plan, c
   const double master = size_bytes(training.parameter) >= 4 && !copied ? 0.0 : 4.0;
   s.optimizer = s.host_optimizer = master + 2.0 * size_bytes(training.optimizer_state);
   s.host_optimizer += stack.memory.host_extra_bytes;
+  const int gradient = size_bytes(training.gradient);
+  if (stack.memory.gradients_in_parameters && plan.zero_stage == 3) {
+    const bool alone = microbatches(plan, training) <= 1;
+    if (alone) s.gradient = 0;
+    if (alone && plan.parameter_offload) s.host_optimizer -= gradient;
+    if (!alone && !plan.parameter_offload) s.host_optimizer += s.parameter;
+  }
   if (const double part = plan.optimizer_offload;
       stack.memory.part_offload_moves_gradients && part > 0 && part < 1 && plan.zero_stage == 3) {
     s.host_optimizer += s.gradient * (1 - part) / part;  // of what the device updates

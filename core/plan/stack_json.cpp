@@ -153,6 +153,7 @@ constexpr auto kMemory = [](auto& io, auto& m) {
   io.optional("sharded_master_of_fp32", m.sharded_master_of_fp32);
   io.optional("bf16_sums_beside_gradients", m.bf16_sums_beside_gradients);
   io.optional("part_offload_moves_gradients", m.part_offload_moves_gradients);
+  io.optional("gradients_in_parameters", m.gradients_in_parameters);
   io.optional("update_copies", m.update_copies, kUpdateCopiesNames);
   io.optional("zero2_sums_apart", m.zero2_sums_apart);
   io.optional("update_frees_gradients", m.update_frees_gradients, between(0, 1));

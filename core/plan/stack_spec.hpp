@@ -226,6 +226,9 @@ struct StackMemory {
   // With a part of the optimizer state on the host all gradients are there, in their own format; the device holds a copy in fp32 of
   // those that it updates itself (DeepSpeed's ZeRO 3).
   bool part_offload_moves_gradients = false;
+  // With ZeRO 3 and one micro-batch a reduced gradient takes its parameter's place, and each parameter has a place on the host all
+  // the time whose optimizer state is there (chunks of Gemini).
+  bool gradients_in_parameters = false;
   // ZeRO 2: reduced gradients of later micro-batches lie in a partition of their own before they are added.
   bool zero2_sums_apart = false;
   // What exists while the device updates, and not beside activations. ZeRO stages whose gradients are freed before there are most

@@ -24,12 +24,19 @@ int again_of(const Recompute& r) {
   return r.layers < 0 ? kAll : r.layers;
 }
 
+// Micro-batches may be undecided: the least that any number of them takes.
+StateBytes least_state(const Job& job, ParallelPlan plan) {
+  if (job.stack.memory.gradients_in_parameters)
+    plan.micro_batch = std::max(1, job.training.global_batch / std::max(1, plan.dp));
+  return state_bytes(job.training, plan, job.stack);
+}
+
 }  // namespace
 
 // Parameters, gradients and optimizer state of one element.
 double SearchTree::state_of_element(const ParallelPlan& plan) const {
   const StackRules& rules = job_.stack.rules;
-  const StateBytes bytes = state_bytes(job_.training, plan, job_.stack);
+  const StateBytes bytes = least_state(job_, plan);
   const int z = plan.zero_stage;
   const double shards = plan.shards();
   const bool split_parameters = z >= 3 && rules.zero3_regather_in_backward;
@@ -65,7 +72,7 @@ double SearchTree::lowest_memory_offload(ParallelPlan plan) const {
 
 // Whether a node's host memory has room for the state that ranks of a mean stage leave there.
 bool SearchTree::host_holds_state(const ParallelPlan& plan) const {
-  const StateBytes bytes = state_bytes(job_.training, plan, job_.stack);
+  const StateBytes bytes = least_state(job_, plan);
   const double elements = parameters_ / (static_cast<double>(plan.tp) * plan.pp * plan.shards());
   const double rank = job_.stack.memory.host_factor * elements *
                       ((plan.parameter_offload ? bytes.parameter : 0.0) +

@@ -114,6 +114,18 @@ TEST(StageMemory, WhatFrameworksKeepOnTheDevice) {
   EXPECT_EQ(resting("dp4.pp2.z3"), 16) << "gathered unit by unit";
 }
 
+// One micro-batch whose gradients take the place of parameters: nothing of them in closed form nor in the graph.
+TEST(StageMemory, GradientsInTheirParametersAgreeWithTheGraph) {
+  StackSpec stack = reducing_every_microbatch();
+  stack.memory.gradients_in_parameters = true;
+  for (const int batch : {4, 8}) {
+    const auto g = lower_tiny("dp4.z3.mbs1", 8, batch, stack);
+    const StageMemory memory = estimate_memory(g.model, g.training, g.plan, stack).stages.front();
+    EXPECT_EQ(memory.allocated(), walk(g, 0).peak.held.device()) << batch;
+    EXPECT_EQ(memory.at_peak[static_cast<std::size_t>(BufferKind::gradient)] == 0, batch == 4);
+  }
+}
+
 class StageMemoryLattice : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(StageMemoryLattice, AgreesWithTheGraphToTheByte) {

@@ -74,7 +74,9 @@ TEST(UpdateMemory, BytesPerParameterByFramework) {
       {"aleph-alpha", {.zero = 1, .dp = 2}, 2 + 18 / 2.0},
       {"colossal-ai", {.zero = 0}, 14 + 4},
       {"colossal-ai", {.zero = 1}, 4 + 16 / d},
-      {"colossal-gemini", {.zero = 3, .dp = 1}, 16},
+      // A gradient takes its parameter's place, with several micro-batches one of its own (reuse_fp16_chunk).
+      {"colossal-gemini", {.zero = 3, .dp = 1}, 14},
+      {"colossal-gemini", {.zero = 3, .dp = 1, .microbatches = 2}, 16},
       {"nanotron", {.zero = 0, .gradient = Dtype::bf16}, 18},
       {"torchtitan", {.zero = 0}, 16},
       // Parameters stay gathered between micro-batches.
