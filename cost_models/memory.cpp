@@ -158,6 +158,19 @@ double update_copies(const TrainingSpec& training, const ParallelPlan& plan, con
   return plan.zero_stage == 0 ? 2 * converted : own + converted;
 }
 
+// An optimizer that is made over whole parameters before it is over the shards: what that leaves behind, and what it takes at once
+// while there is no optimizer state yet. Per owned element.
+void add_whole_copies(const ParallelPlan& plan, const StackMemory& memory, double gradient, StateBytes& s) {
+  const double whole = plan.shards() == 1 ? 0.0 : plan.shards();  // of one shard, its copies are used again
+  if (memory.host_whole_bytes > 0)
+    s.host_optimizer += memory.host_whole_bytes * whole;
+  else
+    s.host_optimizer = std::max(s.host_optimizer, whole == 0 ? 0.0 : 4 * whole + 4 - gradient);
+  if (plan.optimizer_offload >= 1) return;
+  s.optimizer += s.update;  // gradients in fp32 are never freed
+  s.update = std::max(0.0, 4 * whole - 8 - s.update);
+}
+
 }  // namespace
 
 StateBytes state_bytes(const TrainingSpec& training, const ParallelPlan& plan, const StackSpec& stack) {
@@ -168,13 +181,19 @@ StateBytes state_bytes(const TrainingSpec& training, const ParallelPlan& plan, c
                (plan.shards() == 1 ? stack.memory.ddp_extra_bytes : 0.0);
   if (stack.memory.bf16_sums_beside_gradients && has_bf16_optimizer(training, plan))
     s.gradient += s.parameter;
+  if (stack.memory.sharded_gradients_fp32 && plan.pp == 1) s.gradient = stack.memory.gradient_bytes;
   s.update = update_copies(training, plan, stack.memory) + stack.memory.update_extra_bytes;
   const bool copied = stack.memory.sharded_master_of_fp32 && plan.zero_stage > 0 &&
                       (plan.zero_stage < 3 || plan.optimizer_offload > 0);
   const double master = size_bytes(training.parameter) >= 4 && !copied ? 0.0 : 4.0;
-  s.optimizer = s.host_optimizer = master + 2.0 * size_bytes(training.optimizer_state);
-  s.host_optimizer += stack.memory.host_extra_bytes;
+  const bool whole_first = stack.memory.offload_from_whole && plan.optimizer_offload > 0;
+  s.optimizer = s.host_optimizer =
+      master + 2.0 * (whole_first ? std::max(4, size_bytes(training.optimizer_state))
+                                  : size_bytes(training.optimizer_state));
   const int gradient = size_bytes(training.gradient);
+  s.host_optimizer += stack.memory.host_extra_bytes;
+  if (stack.memory.host_gradients_fp32) s.host_optimizer += std::max(0, 4 - gradient);
+  if (whole_first) add_whole_copies(plan, stack.memory, gradient, s);
   if (stack.memory.gradients_in_parameters && plan.zero_stage == 3) {
     const bool alone = microbatches(plan, training) <= 1;
     if (alone) s.gradient = 0;

@@ -153,7 +153,9 @@ constexpr auto kMemory = [](auto& io, auto& m) {
   io.optional("sharded_master_of_fp32", m.sharded_master_of_fp32);
   io.optional("bf16_sums_beside_gradients", m.bf16_sums_beside_gradients);
   io.optional("part_offload_moves_gradients", m.part_offload_moves_gradients);
+  io.optional("sharded_gradients_fp32", m.sharded_gradients_fp32);
   io.optional("gradients_in_parameters", m.gradients_in_parameters);
+  io.optional("offload_from_whole", m.offload_from_whole);
   io.optional("update_copies", m.update_copies, kUpdateCopiesNames);
   io.optional("zero2_sums_apart", m.zero2_sums_apart);
   io.optional("update_frees_gradients", m.update_frees_gradients, between(0, 1));
@@ -162,6 +164,8 @@ constexpr auto kMemory = [](auto& io, auto& m) {
   io.optional("fragmentation", m.fragmentation, between(1, 10));
   io.optional("host_extra_bytes", m.host_extra_bytes, at_least(0));
   io.optional("host_factor", m.host_factor, between(1, 10));
+  io.optional("host_gradients_fp32", m.host_gradients_fp32);
+  io.optional("host_whole_bytes", m.host_whole_bytes, at_least(0));
   io.optional("outside_GiB", m.outside, at_least(0));
   io.optional("outside_alone_GiB", m.outside_alone, at_least(0));
 };

@@ -226,9 +226,14 @@ struct StackMemory {
   // With a part of the optimizer state on the host all gradients are there, in their own format; the device holds a copy in fp32 of
   // those that it updates itself (DeepSpeed's ZeRO 3).
   bool part_offload_moves_gradients = false;
+  // Gradients that rest in shards are in fp32, the format of what they update, whatever format they are reduced in (FSDP).
+  bool sharded_gradients_fp32 = false;
   // With ZeRO 3 and one micro-batch a reduced gradient takes its parameter's place, and each parameter has a place on the host all
   // the time whose optimizer state is there (chunks of Gemini).
   bool gradients_in_parameters = false;
+  // With optimizer state on the host the optimizer is first made over whole parameters, of which it takes copies in fp32 on host and
+  // device, and then again over the shards (Megatron-Core); moments are in fp32, as are gradients that the device updates from.
+  bool offload_from_whole = false;
   // ZeRO 2: reduced gradients of later micro-batches lie in a partition of their own before they are added.
   bool zero2_sums_apart = false;
   // What exists while the device updates, and not beside activations. ZeRO stages whose gradients are freed before there are most
@@ -241,6 +246,9 @@ struct StackMemory {
   // Of what the host updates, per element, beyond its state and the gradients in their own format; and host memory taken over
   // what is kept there: page-locked blocks are rounded up.
   double host_extra_bytes = 0.0, host_factor = 1.0;
+  bool host_gradients_fp32 = false;  // those are in fp32 there, not in their own format
+  // Of each whole parameter that is updated there: page-locked copies of offload_from_whole, which torch keeps once they are freed.
+  double host_whole_bytes = 0.0;
   Bytes outside;                       // context, NCCL, libraries
   std::optional<Bytes> outside_alone;  // ... of one rank, which has no NCCL; absent: as much
   bool operator==(const StackMemory&) const = default;

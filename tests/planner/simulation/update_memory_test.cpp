@@ -23,21 +23,25 @@ TEST(UpdateMemory, BytesPerParameterByFramework) {
     Dtype parameter = Dtype::bf16;
     std::optional<Dtype> gradient = std::nullopt;
     int microbatches = 1;
+    double offload = 0;
   };
-  const auto peak = [&](const char* stack, const Layout& l) {
-    StackSpec s = load_stack(stack, presets);
+  const auto peak_of = [&](const StackSpec& s, const Layout& l) {
     TrainingSpec training;
     training.compute = training.parameter = l.parameter;
     training.gradient = l.gradient.value_or(own_gradient_format(s, l.parameter));
     training.seq_len = 64, training.global_batch = l.dp * l.microbatches;
     ParallelPlan plan;
     plan.dp = l.dp, plan.pp = l.pp, plan.zero_stage = l.zero, plan.recompute.kind = RecomputeKind::full;
+    plan.optimizer_offload = l.offload;
     EXPECT_EQ(refuses(s, plan, model, training).value_or(Rejection{}).text.find("ZeRO"), std::string::npos)
-        << stack << l.zero;
+        << s.name << l.zero;
     // Of the heaviest stage, by its share of the model's parameters.
     const MemoryEstimate e = estimate_memory(model, training, plan, s);
     return static_cast<double>(e.allocated().v) /
            static_cast<double>(parameter_layout(model, plan, s.rules, e.heaviest).elements);
+  };
+  const auto peak = [&](const char* stack, const Layout& l) {
+    return peak_of(load_stack(stack, presets), l);
   };
   constexpr double d = 8;
   struct Case {
@@ -69,6 +73,13 @@ TEST(UpdateMemory, BytesPerParameterByFramework) {
       {"megatron-core", {.zero = 0}, 18},
       {"megatron-core", {.zero = 0, .gradient = Dtype::bf16}, 16 + 4},
       {"nemo-dgxc", {.zero = 1}, 4 + 16 / d},
+      // HybridDeviceOptimizer: first of whole parameters, of which the device's part is copied in fp32, then of the shards; of one
+      // shard the update is fuller, with a gradient in fp32 where the buffer's is not.
+      {"megatron-core", {.zero = 1, .offload = 1}, 6},
+      {"megatron-core", {.zero = 1, .offload = 0.5}, 6 + 0.5 * (4 + 4 / d)},
+      {"megatron-core", {.zero = 1, .dp = 1, .offload = 0.5}, 6 + 0.5 * 12},
+      {"nemo-dgxc", {.zero = 1, .dp = 1, .offload = 0.5}, 4 + 0.5 * 16},
+      {"nemo-dgxc", {.zero = 1, .offload = 0.5}, 4 + 0.5 * (4 + 4 / d)},
       {"megatron-lm-2021", {.zero = 0, .parameter = Dtype::fp16, .gradient = Dtype::fp16}, 16 + 4},
       {"aleph-alpha", {.zero = 0}, 14 + 4},
       {"aleph-alpha", {.zero = 1, .dp = 2}, 2 + 18 / 2.0},
@@ -79,6 +90,8 @@ TEST(UpdateMemory, BytesPerParameterByFramework) {
       {"colossal-gemini", {.zero = 3, .dp = 1, .microbatches = 2}, 16},
       {"nanotron", {.zero = 0, .gradient = Dtype::bf16}, 18},
       {"torchtitan", {.zero = 0}, 16},
+      {"torchtitan", {.zero = 0, .gradient = Dtype::bf16}, 16},  // reduced in 16 bit, cast to fp32
+      {"fsdp1-eager", {.zero = 0, .gradient = Dtype::bf16}, 16 + 4},
       // Parameters stay gathered between micro-batches.
       {"torchtitan", {.zero = 0, .dp = 1, .pp = 2}, 18},
       {"fsdp1-eager", {.zero = 0}, 16 + 4},
@@ -89,6 +102,12 @@ TEST(UpdateMemory, BytesPerParameterByFramework) {
         << c.stack << " ZeRO " << c.layout.zero << " dp " << c.layout.dp << " pp " << c.layout.pp;
   // Micro-batches beyond the first are reduced into a partition of their own, which the update no longer has.
   EXPECT_NEAR(peak("deepspeed-zero", {.zero = 2, .dp = 2, .microbatches = 4}), 2 + 20 / 2.0, 0.5);
+
+  // Controls: without the rules that say so.
+  StackSpec core = load_stack("megatron-core", presets), titan = load_stack("torchtitan", presets);
+  core.memory.offload_from_whole = titan.memory.sharded_gradients_fp32 = false;
+  EXPECT_NEAR(peak_of(core, {.zero = 1, .offload = 0.5}), 6 + 0.5 * 12 / d, 0.2);
+  EXPECT_NEAR(peak_of(titan, {.zero = 0, .gradient = Dtype::bf16}), 14, 0.2);
 }
 
 // FSDP1 keeps the fp32 gradient shard on the device until the backward pass ends, beside its copy on the host; FSDP2 does not.
