@@ -145,8 +145,9 @@ Decision AdaptationPolicy::decide(std::int64_t step, std::int64_t steps_left) {
   d.alternatives = search_.get();
   const ClusterSpec cluster = belief_.cluster();
   // Not the steps beside the search, which may slow them down.
-  const auto measured_step = typical(pending_.onset, pending_.seen);
-  d.now = measured_step ? *measured_step : tools_.step(layout_, cluster) * correction(layout_);
+  // They say what predictions are off by now; the first steps of a run, on a machine that had other work, may have said otherwise.
+  if (const auto step_now = typical(pending_.onset, pending_.seen)) measured(layout_, *step_now);
+  d.now = tools_.step(layout_, cluster) * correction(layout_);
   correct(d.alternatives);
   if (d.alternatives.empty()) {
     d.why = "no layout was found for the machine as it is now";

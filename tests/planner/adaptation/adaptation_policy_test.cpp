@@ -100,6 +100,19 @@ TEST(AdaptationPolicy, ChangesForAStragglerAndBackWhenItRecovers) {
   EXPECT_EQ(run.policy.belief().cluster(), made.given) << "nothing is believed to be slow any more";
 }
 
+// A busy start says nothing of what other layouts take now.
+TEST(AdaptationPolicy, StepsBeforeADriftDoNotSpeakAgainstOtherLayouts) {
+  Made made;
+  MadeRun run(made, 1000);
+  run.policy.measured(made.wide, Seconds(3.3));
+  EXPECT_TRUE(run.go(60, 1).empty());
+  const auto decisions = run.go(100, 2);
+  ASSERT_FALSE(decisions.empty());
+  EXPECT_EQ(decisions.front().kind, DecisionKind::change) << decisions.front().why;
+  EXPECT_NEAR(decisions.front().now.v, 2, 0.05);
+  EXPECT_NEAR(decisions.front().then.v, 1.25, 0.05);
+}
+
 TEST(AdaptationPolicy, StaysWhenAChangeDoesNotPay) {
   Made made;
   made.move = Seconds(1e6);
