@@ -26,12 +26,12 @@ std::string place_of(const RunLog& log, const char* column) {
 }
 
 // As a list of chunks in which each of 0 .. chunks - 1 is stated.
-std::optional<std::vector<int>> printed_chunks(const RunLog& log, int chunks) {
+std::optional<std::vector<int>> printed_chunks(const RunLog& log, int chunks, int n_layers) {
   std::vector<int> layers;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const auto it = log.chunk_layers.find(chunk);
     if (it == log.chunk_layers.end()) return std::nullopt;
-    layers.push_back(it->second);
+    layers.push_back(it->second >= 0 ? it->second : n_layers + 1 + it->second);
   }
   return layers;
 }
@@ -72,7 +72,7 @@ std::optional<std::vector<int>> chunks_of_log(const RunLog& log, const ModelSpec
     cut = first_last_layers(layers, plan.pp, plan.vp, first, last);
     column = first > 0 ? "first_stage_layers" : "last_stage_layers";
   } else {
-    cut = printed_chunks(log, chunks);
+    cut = printed_chunks(log, chunks, layers);
     if (!cut) return std::nullopt;
   }
   if (!cut || static_cast<int>(cut->size()) != chunks ||

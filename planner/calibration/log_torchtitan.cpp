@@ -71,7 +71,8 @@ void read_torchtitan_recompute(std::string_view line, RunLog& log) {
 }
 
 // "Using pipeline schedule Interleaved1F1B with 8 microbatches and 8 stages.", without the numbers until January 2025, and
-// "PP rank 0 is building stage_idx 4 with modules ['layers.8', 'layers.9']".
+// "PP rank 0 is building stage_idx 4 with modules ['layers.8', 'layers.9']", until 2025 "... with start_layer layers.8, stop_layer
+// layers.10", None at the model's ends.
 void read_torchtitan_pipeline(std::string_view line, RunLog& log) {
   constexpr std::string_view kSchedule = "Using pipeline schedule ", kRank = "PP rank ",
                              kStage = " is building stage_idx ";
@@ -95,6 +96,10 @@ void read_torchtitan_pipeline(std::string_view line, RunLog& log) {
     ++layers;
   if (line.find("with modules [") != std::string_view::npos)
     log.chunk_layers[static_cast<int>(*stage)] = layers;
+  if (line.find("with start_layer ") == std::string_view::npos) return;
+  const int first = static_cast<int>(number_after(line, "start_layer layers.").value_or(0));
+  const auto end = number_after(line, "stop_layer layers.");
+  log.chunk_layers[static_cast<int>(*stage)] = end ? static_cast<int>(*end) - first : -1 - first;
 }
 
 // What a data-parallel rank computes at once is a micro-batch, and with pipeline stages as many as the schedule cuts it into. Then

@@ -77,8 +77,9 @@ struct RunLog {
   std::map<std::string, SettledCount>
       settled;           // by column: global_batch, seq_len, gpus, pp (planner/calibration/log_settled.hpp)
   std::string schedule;  // of pipeline stages, as torchtitan names them: "Interleaved1F1B"; empty: not said
-  std::string pipeline_layout;      // Megatron-LM's layout string, "Et|t*2|tL"; empty: not said
-  std::map<int, int> chunk_layers;  // of a model chunk, where torchtitan prints it
+  std::string pipeline_layout;  // Megatron-LM's layout string, "Et|t*2|tL"; empty: not said
+  // Of a model chunk, where torchtitan prints it; of one that reaches to the model's end -1 - its first layer.
+  std::map<int, int> chunk_layers;
   // Whose peak peak_memory_GiB is: pipeline ranks (torchtitan, nanotron), ranks of the job (Megatron-LM). Both empty: not said.
   std::set<int> memory_stages, memory_ranks;
   std::optional<double> offload_share;  // of the optimizer that is on the host

@@ -142,6 +142,18 @@ TEST(PipelineLog, ModulesOfEachStage) {
   EXPECT_TRUE(filled(titan(t)).plan.chunks.empty());
 }
 
+TEST(PipelineLog, LayersOfEachStageUntil2025) {
+  Titan t{.schedule = "Using pipeline schedule 1F1B with 8 microbatches and 4 stages."};
+  const char* const bounds[] = {"None", "layers.9", "layers.20", "layers.31", "None"};
+  for (int stage = 0; stage < 4; ++stage)
+    t.modules.push_back(
+        fmt::format("PP rank {0} is building stage_idx {0} with start_layer {1}, stop_layer {2}: model chunk",
+                    stage, bounds[stage], bounds[stage + 1]));
+  EXPECT_EQ(plan_key(filled(titan(t)).plan), "tp1.pp4.vp1.cp1.dp2.z3.mbs2.L9-11-11-9");
+  t.modules[3] = "PP rank 3 is building stage_idx 3 with start_layer layers.32, stop_layer None: model chunk";
+  EXPECT_TRUE(filled(titan(t)).names("chunks of 9, 11, 11, 8 layers, expected the 40 layers")) << "control";
+}
+
 TEST(PipelineLog, WhoseMemoryItIs) {
   const auto stages = [](const Titan& t) {
     const std::string text = titan(t);
