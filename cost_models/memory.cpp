@@ -181,7 +181,8 @@ StateBytes state_bytes(const TrainingSpec& training, const ParallelPlan& plan, c
                (plan.shards() == 1 ? stack.memory.ddp_extra_bytes : 0.0);
   if (stack.memory.bf16_sums_beside_gradients && has_bf16_optimizer(training, plan))
     s.gradient += s.parameter;
-  if (stack.memory.sharded_gradients_fp32 && plan.pp == 1) s.gradient = stack.memory.gradient_bytes;
+  if (stack.memory.sharded_gradients_fp32 && plan.pp == 1 && size_bytes(training.optimizer_state) >= 4)
+    s.gradient = stack.memory.gradient_bytes;
   s.update = update_copies(training, plan, stack.memory) + stack.memory.update_extra_bytes;
   const bool copied = stack.memory.sharded_master_of_fp32 && plan.zero_stage > 0 &&
                       (plan.zero_stage < 3 || plan.optimizer_offload > 0);

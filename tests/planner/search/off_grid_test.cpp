@@ -22,6 +22,7 @@ struct SearchGrid {
     owned.stack = load_stack(stack, test::preset_dir());
     // The layouts below were found before Megatron-Core's rules for its FSDP were known; off the grid is off the grid.
     owned.stack.can.optimizer_offload_to_zero = owned.stack.can.overlap_tp_to_zero = 3;
+    owned.stack.memory.offload_from_whole = false;  // so that small parts on the host make room
     owned.training.seq_len = seq_len, owned.training.global_batch = global_batch;
     owned.finish();
   }
