@@ -340,8 +340,9 @@ FilledPlan fill_plan_key(std::string_view key, const StackSpec& stack, int gpus,
 
 std::optional<std::string> idle_gpus(const ParallelPlan& plan, int gpus) {
   if (plan.world() >= gpus) return std::nullopt;
-  return fmt::format("{} of the cluster's {} GPUs are used; {} are idle", plan.world(), gpus,
-                     gpus - plan.world());
+  const int idle = gpus - plan.world();
+  return fmt::format("{} of the cluster's {} GPUs are used; {} {} idle", plan.world(), gpus, idle,
+                     idle == 1 ? "is" : "are");
 }
 
 }  // namespace sextant

@@ -116,9 +116,13 @@ void own_contradictions(Rules& r, const ParallelPlan& p) {
             [&] { return fmt::format("none with {} recompute", name(p.recompute.kind)); });
   r.require(p.recompute.layers != 0, "recompute_layers", 0, "1 layer or more",
             "recompute none says the same");
-  r.require(p.replica_microbatches.empty() || (p.zero_stage <= 1 && !p.parameter_offload),
-            "replica_microbatches", p.zero_stage, "ZeRO stage 0 or 1, and parameters on the device",
-            "others meet in every micro-batch, and would wait for the slowest in each");
+  const char* const in_lockstep =
+      "replicas would meet in every micro-batch, and wait for the slowest in each";
+  const bool unequal = !p.replica_microbatches.empty();
+  r.require(!unequal || p.zero_stage <= 1, "zero_stage", p.zero_stage,
+            "0 or 1 with replica_microbatches (ga)", in_lockstep);
+  r.require(!unequal || !p.parameter_offload, "parameter_offload", true,
+            "false with replica_microbatches (ga)", in_lockstep);
 }
 
 void layers(Rules& r, const ParallelPlan& p, const ModelSpec& m) {

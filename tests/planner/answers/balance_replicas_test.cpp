@@ -63,7 +63,9 @@ TEST(Microbatches, OfReplicasThatHaveUnequallyMany) {
   EXPECT_EQ(microbatches_of(p, t, 7), 5);
   EXPECT_EQ(wrong("dp8.z1.mbs1.ga9x7-5"), "lawful");
   EXPECT_EQ(wrong("dp8.z1.mbs2.ga5x2-4x6"), "lawful");
-  EXPECT_NE(wrong("dp8.z2.mbs1.ga9x7-5").find("ZeRO stage 0 or 1"), std::string::npos)
+  EXPECT_NE(
+      wrong("dp8.z2.mbs1.ga9x7-5").find("zero_stage: found 2, expected 0 or 1 with replica_microbatches"),
+      std::string::npos)
       << wrong("dp8.z2.mbs1.ga9x7-5");
   EXPECT_NE(wrong("dp8.z1.mbs1.ga9x7").find("one number for each of the dp = 8 replicas"), std::string::npos)
       << wrong("dp8.z1.mbs1.ga9x7");
