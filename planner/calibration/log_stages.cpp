@@ -15,16 +15,6 @@ namespace sextant {
 
 namespace {
 
-std::int64_t column_or_zero(const RunLog& log, const char* column) {
-  const auto it = log.says.find(column);
-  return it == log.says.end() ? 0 : it->second;
-}
-
-std::string place_of(const RunLog& log, const char* column) {
-  const auto line = log.lines.find(column);
-  return line == log.lines.end() ? log.file : fmt::format("{}:{}", log.file, line->second);
-}
-
 // As a list of chunks in which each of 0 .. chunks - 1 is stated.
 std::optional<std::vector<int>> printed_chunks(const RunLog& log, int chunks, int n_layers) {
   std::vector<int> layers;
@@ -59,10 +49,10 @@ std::optional<std::vector<int>> chunks_of_log(const RunLog& log, const ModelSpec
   if (plan.pp < 2) return std::nullopt;
   std::optional<std::vector<int>> cut;
   const char* column = "stages";
-  const bool embedding = column_or_zero(log, "embedding_as_layer") == 1,
-             head = column_or_zero(log, "loss_as_layer") == 1;
-  const int first = static_cast<int>(column_or_zero(log, "first_stage_layers")),
-            last = static_cast<int>(column_or_zero(log, "last_stage_layers"));
+  const bool embedding = log.said("embedding_as_layer").value_or(0) == 1,
+             head = log.said("loss_as_layer").value_or(0) == 1;
+  const int first = static_cast<int>(log.said("first_stage_layers").value_or(0)),
+            last = static_cast<int>(log.said("last_stage_layers").value_or(0));
   if (!log.pipeline_layout.empty()) {
     cut = layout_layers(log.pipeline_layout), column = "pipeline_model_parallel_layout";
   } else if (embedding || head) {
@@ -77,7 +67,7 @@ std::optional<std::vector<int>> chunks_of_log(const RunLog& log, const ModelSpec
   }
   if (!cut || static_cast<int>(cut->size()) != chunks ||
       std::accumulate(cut->begin(), cut->end(), 0) != layers)
-    throw ConfigError(Problem{place_of(log, column), column,
+    throw ConfigError(Problem{log.place_of(column), column,
                               cut ? fmt::format("chunks of {} layers", fmt::join(*cut, ", "))
                                   : std::string("a split that cannot be read"),
                               fmt::format("the {} layers of {} in {} chunks", layers, model.name, chunks),
@@ -89,15 +79,15 @@ std::optional<std::vector<int>> chunks_of_log(const RunLog& log, const ModelSpec
 std::optional<int> virtual_stages_of_log(const RunLog& log, const ModelSpec& model,
                                          const ParallelPlan& plan) {
   if (plan.pp < 2) return std::nullopt;  // no stages to cut
-  if (const std::int64_t n = column_or_zero(log, "stages"); n > 0 && n % plan.pp == 0)
+  if (const std::int64_t n = log.said("stages").value_or(0); n > 0 && n % plan.pp == 0)
     return static_cast<int>(n / plan.pp);
   if (!log.pipeline_layout.empty())
     if (const auto cut = layout_layers(log.pipeline_layout);
         cut && cut->size() % static_cast<std::size_t>(plan.pp) == 0)
       return static_cast<int>(cut->size()) / plan.pp;
-  if (const std::int64_t n = column_or_zero(log, "layers_per_chunk"); n > 0)
+  if (const std::int64_t n = log.said("layers_per_chunk").value_or(0); n > 0)
     return std::max(1, static_cast<int>(model.n_layers / (plan.pp * n)));
-  if (const std::int64_t n = column_or_zero(log, "virtual_stages"); n > 0) return static_cast<int>(n);
+  if (const std::int64_t n = log.said("virtual_stages").value_or(0); n > 0) return static_cast<int>(n);
   return std::nullopt;
 }
 
@@ -113,7 +103,7 @@ std::optional<PipelineSchedule> schedule_of_log(const RunLog& log, std::string* 
 std::optional<int> guessed_micro_batch(const RunLog& log, const ParallelPlan& plan) {
   if (log.format != LogFormat::torchtitan || plan.pp < 2 || log.says.contains("micro_batch"))
     return std::nullopt;
-  const std::int64_t local = column_or_zero(log, "local_batch");
+  const std::int64_t local = log.said("local_batch").value_or(0);
   const bool of_2024 = !log.schedule.empty() && local > 0 && local % plan.pp == 0;
   return of_2024 ? static_cast<int>(local / plan.pp) : 1;
 }

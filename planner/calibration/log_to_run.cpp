@@ -46,11 +46,7 @@ class Filling {
   }
 
  private:
-  std::optional<std::int64_t> says(const char* column) const {
-    const auto it = log_.says.find(column);
-    if (it == log_.says.end()) return std::nullopt;
-    return it->second;
-  }
+  std::optional<std::int64_t> says(const char* column) const { return log_.said(column); }
 
   static constexpr const char* kPlan = "the layout (--plan, or behind = of --log)";
 
@@ -61,10 +57,8 @@ class Filling {
   }
 
   void contradiction(const char* column, std::string found, std::string expected, std::string hint = "") {
-    const auto line = log_.lines.find(column);
     problems_.push_back(
-        {line == log_.lines.end() ? log_.file : fmt::format("{}:{}", log_.file, line->second), column,
-         std::move(found), std::move(expected),
+        {log_.place_of(column), column, std::move(found), std::move(expected),
          hint.empty() ? "one of the two is another run's: correct it, or leave it out and the log's is "
                         "used"
                       : std::move(hint)});

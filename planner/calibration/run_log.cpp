@@ -122,6 +122,16 @@ class OneRun {
 
 }  // namespace
 
+std::optional<std::int64_t> RunLog::said(const std::string& column) const {
+  const auto it = says.find(column);
+  return it == says.end() ? std::nullopt : std::optional(it->second);
+}
+
+std::string RunLog::place_of(const std::string& column) const {
+  const auto line = lines.find(column);
+  return line == lines.end() ? file : fmt::format("{}:{}", file, line->second);
+}
+
 std::optional<LogFormat> log_format_of(std::string_view text) {
   const auto has = [&](std::string_view words) { return text.find(words) != std::string_view::npos; };
   if (has("elapsed time per iteration (ms):"))

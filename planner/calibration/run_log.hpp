@@ -85,6 +85,11 @@ struct RunLog {
   std::optional<double> offload_share;  // of the optimizer that is on the host
   std::optional<Dtype> compute, gradient, reduction;
   LoggedKernels kernels;
+
+  // The value of a column; nothing where the log does not state it.
+  std::optional<std::int64_t> said(const std::string& column) const;
+  // "x.log:12", where that is stated, or the file alone.
+  std::string place_of(const std::string& column) const;
 };
 
 // The format of the text by its lines of steps; nothing where it has none.

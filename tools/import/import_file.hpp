@@ -14,9 +14,9 @@ namespace sextant {
 // Longer texts are no configuration and are not parsed.
 inline constexpr std::uintmax_t kLongestFile = 4 << 20;
 
-// Reads the file, packed with gzip or not; of a folder of `sextant export`, what it starts; with "FILE.py:NAME" one function of a module. The environment has what a
-// script uses and does not set. Models get the names of presets of their shape. `layers`: of the model that is named beside the file and wins over its
-// own, 0 where none is. Throws ConfigError for what is no such file.
+// Reads the file, packed with gzip or not; of a folder of `sextant export`, what it starts; with "FILE.py:NAME" one function of a
+// module. The environment has what a script uses and does not set. Models get the names of presets of their shape. `layers`: of
+// the model that is named beside the file and wins over its own, 0 where none is. Throws ConfigError for what is no such file.
 ImportedRun import_file(const std::string& file, const std::filesystem::path& presets,
                         const ShellEnvironment&, int layers = 0);
 

@@ -104,12 +104,12 @@ std::string with_parts_of_log(std::string key, const RunLog& log, std::vector<st
                                      {"cp", "cp"},
                                      {"dp", "dp"},
                                      {"mbs", "micro_batch"}}) {
-    const auto said = log.says.find(column);
+    const auto said = log.said(column);
     const bool has = std::ranges::any_of(split(stated, '.'), [&, name = part](std::string_view one) {
       return one.substr(0, one.find_first_of("0123456789")) == name;
     });
-    if (has || said == log.says.end() || said->second < 1) continue;
-    key += fmt::format(".{}{}", part, said->second);
+    if (has || !said || *said < 1) continue;
+    key += fmt::format(".{}{}", part, *said);
     added.emplace_back(part);
   }
   return key;
@@ -122,9 +122,9 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
   QuestionOptions asked = options.question;
   if (!own_plan.empty()) asked.plan = own_plan;
   const RunLog log = reading_as(FileUse::log, file, [&, &log_file = file] { return read_run_log(log_file); });
-  if (const auto experts = log.says.find("experts"); experts != log.says.end() && experts->second > 1)
+  if (const auto experts = log.said("experts"); experts && *experts > 1)
     throw ConfigError(
-        Problem{file, "num_experts", fmt::format("{}", experts->second), "none, or 1",
+        Problem{file, "num_experts", fmt::format("{}", *experts), "none, or 1",
                 "mixtures of experts are not modelled: as a dense model's its times would mislead"});
   warn_of_unread(log, material.warnings);
   const bool stack_stated = !asked.stack.empty();
@@ -140,9 +140,8 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
     }
     asked.plan = with_parts_of_log(asked.plan, log, added);
     const auto say = [&](const char* column, int& option) {
-      if (const auto said = log.says.find(column);
-          option == 0 && said != log.says.end() && said->second < kMaxGlobalBatch)
-        option = static_cast<int>(said->second);
+      if (const auto said = log.said(column); option == 0 && said && *said < kMaxGlobalBatch)
+        option = static_cast<int>(*said);
     };
     if (!sets_field(asked.set, "training.seq_len")) say("seq_len", asked.seq_len);
     if (!sets_field(asked.set, "training.global_batch") && !log.rounded_batch)
@@ -214,13 +213,12 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
   require_machine(
       {file, log.device, log.machine, plan.world(), (plan.world() + node - 1) / node, 0, log.device_GiB},
       q.cluster, options.allow_other_device, notes);
-  if (const auto said = log.says.find("gpus_of_node");
-      said != log.says.end() && said->second != node &&
-      plan.world() > std::min<std::int64_t>(node, said->second) && !options.allow_other_device)
-    throw ConfigError(
-        Problem{file, "devices", fmt::format("{} GPUs of a node", said->second),
-                fmt::format("{}, as --cluster says", node),
-                "give the cluster that it was measured on; --allow-other-device takes it all the same"});
+  if (const auto said = log.said("gpus_of_node"); said && *said != node &&
+                                                  plan.world() > std::min<std::int64_t>(node, *said) &&
+                                                  !options.allow_other_device)
+    throw ConfigError(Problem{
+        file, "devices", fmt::format("{} GPUs of a node", *said), fmt::format("{}, as --cluster says", node),
+        "give the cluster that it was measured on; --allow-other-device takes it all the same"});
   constexpr double kUnsteady = 0.2;
   if (const auto spread = spread_of_steps(log); spread && *spread > kUnsteady)
     material.warnings.push_back(
