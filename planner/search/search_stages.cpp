@@ -12,15 +12,6 @@
 namespace sextant {
 namespace {
 
-void set_chunks(const std::vector<int>& layers, std::vector<LayerRange>& out) {
-  out.clear();
-  int first = 0;
-  for (const int count : layers) {
-    out.push_back({first, count});
-    first += count;
-  }
-}
-
 // Prices of what the layers always do: the first stage's, unless some stages are slower.
 struct ChunkPrices {
   ChunkPrices(const ParallelPlan& p, SearchCache& cache) : pp(p.pp), stages(priced(p, cache)) {
@@ -73,16 +64,17 @@ void SearchTree::fill_chunks(const ParallelPlan& p, StageSplit split, SearchCach
   const int n = job_.model.n_layers, n_chunks = p.pp * p.vp;
   if (p.pp == 1 || n_chunks > n) return fill_even(p, out);
   if (!ruled_.empty())
-    if (const auto* cut = ruled_cut(p, split, cache)) return set_chunks(*cut, out);
+    if (const auto* cut = ruled_cut(p, split, cache)) return void(out = chunks_of(*cut));
   if (split == StageSplit::even && (!cuts_ends_ || n % n_chunks == 0)) return fill_even(p, out);
   if (split == StageSplit::even) {
-    if (const auto cut = ends_cut(n, p.pp, p.vp); !cut.empty()) return set_chunks(cut, out);
+    if (const auto cut = ends_cut(n, p.pp, p.vp); !cut.empty()) return void(out = chunks_of(cut));
     return fill_even(p, out);
   }
   const ChunkPrices prices(p, cache);
   if (prices.layer(0) <= 0) return fill_even(p, out);
   if (cuts_ends_) {
-    if (const auto cut = ends_cut(n, p.pp, p.vp, prices.ends()); !cut.empty()) return set_chunks(cut, out);
+    if (const auto cut = ends_cut(n, p.pp, p.vp, prices.ends()); !cut.empty())
+      return void(out = chunks_of(cut));
     return fill_even(p, out);
   }
   if (!prices.stages.uneven)
