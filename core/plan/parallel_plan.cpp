@@ -102,6 +102,7 @@ int microbatches_of(const ParallelPlan& plan, const TrainingSpec& training, int 
 }
 
 double share_of_most(const ParallelPlan& plan, const TrainingSpec& training, int dp) {
+  if (plan.replica_microbatches.empty()) return 1;
   const double filling = static_cast<double>(plan.pp - 1) / plan.vp;
   return (microbatches_of(plan, training, dp) + filling) / (microbatches(plan, training) + filling);
 }

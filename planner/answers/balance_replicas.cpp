@@ -40,7 +40,7 @@ std::optional<ParallelPlan> balanced(const Job& job, ParallelPlan plan) {
   }
   std::vector<int> counts = balanced_microbatches(times, total, static_cast<double>(plan.pp - 1) / plan.vp);
   if (std::ranges::min(counts) < std::ranges::max(counts)) plan.replica_microbatches = std::move(counts);
-  if (unlawful_reason(job, plan)) return std::nullopt;
+  if (unlawful(job, plan)) return std::nullopt;
   return plan;
 }
 

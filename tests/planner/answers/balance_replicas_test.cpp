@@ -6,8 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include "core/cluster/cluster_files.hpp"
 #include "core/graph/graph_check.hpp"
 #include "core/plan/plan_rules.hpp"
+#include "tests/planner/search/search_support.hpp"
 #include "tests/support/specs.hpp"
 
 namespace sextant {
@@ -76,6 +78,31 @@ TEST(Microbatches, OfReplicasThatHaveUnequallyMany) {
       << wrong("dp2.z1.mbs1.ga68-0");
   EXPECT_NE(wrong("dp8.z1.mbs1").find("a divisor of the global batch 68"), std::string::npos)
       << wrong("dp8.z1.mbs1") << "control";
+}
+
+// On a node of eight with a GPU half as fast.
+TEST(Balanced, SharesOutWhatReplicasCanDo) {
+  testing::OwnedJob owned;
+  owned.model = testing::tiny_model(8), owned.training = testing::tiny_training(60);
+  owned.cluster = load_cluster("1x8xh100", test::preset_dir());
+  Defect slow;
+  slow.node = 0, slow.gpu = 3, slow.compute_factor = 0.5;
+  owned.cluster.defects = {slow};
+  owned.stack = testing::able_stack();
+  owned.stack.can.uneven_microbatches = true;
+  owned.finish();
+  const Job job = owned.job();
+  const ParallelPlan shape = parse_plan_key("dp8.z1.mbs1");
+  const auto plan = balanced(job, shape);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan_key(*plan), "tp1.pp1.vp1.cp1.dp8.z1.mbs1.ga8x3-4-8x4");
+  EXPECT_FALSE(balanced(job, parse_plan_key("dp8.z1.mbs8"))) << "60 is no multiple of 8";
+  ASSERT_TRUE(best_balanced(job, std::vector{shape}));
+  owned.stack.can.uneven_microbatches = false;
+  EXPECT_FALSE(balanced(job, shape)) << "control: a stack without";
+  owned.stack.can.uneven_microbatches = true;
+  owned.training.global_batch = 4'000'004;  // half a million micro-batches of 8 layers
+  EXPECT_FALSE(balanced(job, shape)) << "a step of too many operations";
 }
 
 // What replicas do together must not belong to a micro-batch that one of them leaves out.
