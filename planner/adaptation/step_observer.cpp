@@ -22,10 +22,7 @@ StepObserver::StepObserver(const ExecutionGraph& graph, std::vector<Seconds> sou
       own_(static_cast<std::size_t>(graph.plan.pp)) {
   SEXTANT_CHECK(sound_.size() == graph.ops.size(), "a time for each op");
   const RankGrid grid(graph.plan);
-  for (int rank = 0; rank < ranks_; ++rank) {
-    stage_of_.push_back(grid.coord(rank).pp);
-    replica_of_.push_back(grid.coord(rank).dp);
-  }
+  for (int rank = 0; rank < ranks_; ++rank) at_.push_back(grid.coord(rank));
   for (OpId id = 0; id < graph.ops.size(); ++id) {
     const Op& op = graph.ops[id];
     if (computes_alone(op) && graph.lanes[op.lanes[0]].kind == LaneKind::compute)  // not on the host
@@ -34,11 +31,9 @@ StepObserver::StepObserver(const ExecutionGraph& graph, std::vector<Seconds> sou
     if (group_kind(op) == GroupKind::none || group_kind(op) == GroupKind::world || sound_[id].v <= 0)
       continue;
     std::set<std::vector<int>> groups;
-    for (int rank = 0; rank < ranks_; ++rank) {
-      if (op.stage == stage_of_[static_cast<std::size_t>(rank)] &&
-          !left_out(graph.plan, op, replica_of_[static_cast<std::size_t>(rank)]))
-        groups.insert(group_members(graph, grid, grid.coord(rank), op));
-    }
+    for (const RankCoord& at : at_)
+      if (op.stage == at.pp && !left_out(graph.plan, op, at.dp))
+        groups.insert(group_members(graph, grid, at, op));
     for (const std::vector<int>& ranks : groups) {
       std::set<int> crossed;
       for (const int rank : ranks) crossed.insert(topology.node_of(rank));
@@ -85,10 +80,10 @@ StepObservation StepObserver::judge(std::int64_t number, const Step& step) const
     return step.durations[static_cast<std::size_t>(rank)][op];
   };
   for (int rank = 0; rank < ranks_; ++rank) {
+    const RankCoord& at = at_[static_cast<std::size_t>(rank)];
     double measured = 0, sound = 0;
-    for (const OpId op : own_[static_cast<std::size_t>(stage_of_[static_cast<std::size_t>(rank)])])
-      if (!left_out(graph_.plan, graph_.ops[op], replica_of_[static_cast<std::size_t>(rank)]))
-        measured += of(rank, op), sound += sound_[op].v;
+    for (const OpId op : own_[static_cast<std::size_t>(at.pp)])
+      if (!left_out(graph_.plan, graph_.ops[op], at.dp)) measured += of(rank, op), sound += sound_[op].v;
     seen.compute.push_back(sound > 0 ? measured / sound : 1);
   }
   std::vector<double> measured(static_cast<std::size_t>(nodes_)), sound(static_cast<std::size_t>(nodes_));

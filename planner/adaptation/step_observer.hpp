@@ -45,9 +45,9 @@ class StepObserver {
   const ExecutionGraph& graph_;
   std::vector<Seconds> sound_;
   int ranks_, nodes_;
-  std::vector<std::vector<OpId>> own_;      // by stage
-  std::vector<int> stage_of_, replica_of_;  // by rank
-  std::vector<Exchange> exchanges_;         // that leave a node
+  std::vector<std::vector<OpId>> own_;  // by stage
+  std::vector<RankCoord> at_;           // by rank
+  std::vector<Exchange> exchanges_;     // that leave a node
   std::mutex mutex_;
   std::map<std::int64_t, Step> steps_;
 };

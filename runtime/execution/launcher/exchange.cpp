@@ -50,9 +50,10 @@ void StepExchange::send(const StepBatch& batch, const AdamwScalars& scalars) {
     to = std::ranges::copy(list, to).out;
   };
   for (const MicrobatchTokens& m : batch.microbatches) put(m.ids), put(m.targets);
-  if (apart_) to = lists + 2 * microbatches_ * tokens_;
-  if (apart_)
+  if (apart_) {
+    to = lists + 2 * microbatches_ * tokens_;  // behind those of micro-batches that the replica lacks
     for (const MicrobatchTokens& m : batch.microbatches) put(m.documents);
+  }
   const auto used = reinterpret_cast<std::byte*>(to) - reinterpret_cast<std::byte*>(host_.data());
   device_.transfer(memory_.data(), host_.data(), Bytes(used));
 }
