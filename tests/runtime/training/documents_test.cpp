@@ -85,6 +85,21 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Documents,
                            return name;
                          });
 
+// Replicas with unequally many micro-batches, on a device that shares no memory with the host as well.
+TEST(DocumentsOfUnequalReplicas, TrainAsIfEachWereAlone) {
+  const SmallResult expected = run_of("dp1.mbs2", alone(), 2 * kBatch, false);
+  for (const char* key : {"dp2.z1.mbs1.ga5-3", "dp2.z1.mbs1.ga2-6"}) {
+    SmallRun how{
+        .dtype = Dtype::fp64, .global_batch = kBatch, .sequences = packed(), .documents_apart = true};
+    const SmallResult got = small_run(parse_plan_key(key), how);
+    EXPECT_LT(distance(got.loss, expected.loss), 1e-10) << key;
+    how.apart = true;
+    EXPECT_EQ(small_run(parse_plan_key(key), how).loss, got.loss) << key << ", memory of its own";
+    how.documents_apart = false;
+    EXPECT_NE(small_run(parse_plan_key(key), how).loss, got.loss) << key << ", control";
+  }
+}
+
 TEST(DocumentsControl, WithoutTheMaskTheySeeEachOther) {
   const SmallResult apart = run_of("cp2.mbs2", packed(), kBatch, true),
                     across = run_of("cp2.mbs2", packed(), kBatch, false);
