@@ -251,17 +251,30 @@ void SearchTree::each_bucketing(ParallelPlan& p, Choice& c, const Lawful& is_law
         }
 }
 
+namespace {
+
+ParallelPlan without_offload(ParallelPlan p) {
+  const ParallelPlan fresh;
+  p.activation_offload = fresh.activation_offload, p.offload_horizon = fresh.offload_horizon;
+  p.optimizer_offload = fresh.optimizer_offload, p.parameter_offload = fresh.parameter_offload;
+  return p;
+}
+
+}  // namespace
+
 SearchTree::Bucketings SearchTree::bucketings(ParallelPlan p, SearchCache& cache) const {
   Bucketings out;
   Choice ignored;
   auto& laws = bucket_laws(p, cache);
-  each_bucketing(
-      p, ignored, [&](std::size_t at) { return lawful(p, laws[at]); },
-      [&](bool repeated) {
-        if (!repeated)
-          out.push_back(
-              {p.bucket_elements, p.last_bucket_split, p.overlap_grad_reduce, p.overlap_param_gather});
-      });
+  // Bounds are asked for of shares that the stack cannot offload, too; what it says of them is no law of the buckets.
+  const auto is_lawful = [&](std::size_t at) {
+    if (laws[at].known) return lawful(p, laws[at]);
+    return lawful(without_offload(p), laws[at]);
+  };
+  each_bucketing(p, ignored, is_lawful, [&](bool repeated) {
+    if (!repeated)
+      out.push_back({p.bucket_elements, p.last_bucket_split, p.overlap_grad_reduce, p.overlap_param_gather});
+  });
   return out;
 }
 

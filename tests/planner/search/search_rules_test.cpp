@@ -203,6 +203,24 @@ RC_GTEST_PROP(SearchTreeBounds, NoneIsAboveAMember, ()) {
   RC_CLASSIFY(compared > 0);
 }
 
+// Bounds ask for shares of the optimizer that may not leave beside parameters: that is no law of the buckets of others.
+TEST(SearchTreeBounds, LawsOfBucketsDoNotComeFromOffloadThatTheStackRefuses) {
+  testing::OwnedJob owned = testing::small_job(1, 2, 2);
+  owned.training.global_batch = 2;
+  owned.stack.can.parameter_offload_needs_optimizer = true;
+  owned.finish();
+  const Job job = owned.job();
+  SearchSpace space = default_space(job.model, job.training, job.cluster.device, job.cluster.gpus());
+  space.optimizer_offload = {0, 1}, space.parameter_offload = {1};
+  const SearchTree tree(job, space, job.cluster.device.memory);
+  for (const double limit : {static_cast<double>(INFINITY), 1e9}) {
+    SearchCache cache(job, space);
+    const Bounds bounds = bounds_of(tree, cache, limit);
+    EXPECT_GT(std::ranges::count_if(bounds, [](const auto& b) { return b.first.first == Level::full; }), 0)
+        << limit;
+  }
+}
+
 // What one rank takes beside its tensors counts the ranks of the layout, not the GPUs of its cluster.
 TEST(SearchRules, ALayoutOfOneRankHasNoNcclWhateverTheCluster) {
   testing::OwnedJob owned = testing::small_job(1, 8, 2);
