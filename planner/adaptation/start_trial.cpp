@@ -30,6 +30,12 @@ Seconds StartTrial::best() const {
   return std::ranges::min_element(layouts_, {}, [](const Forecast& f) { return f.step.v; })->step;
 }
 
+std::int64_t StartTrial::steps() const {
+  std::int64_t n = 0;
+  for (const auto& of_one : measured_) n += std::ssize(of_one);
+  return n;
+}
+
 Seconds StartTrial::spent() const {
   const Seconds least = best();
   Seconds spent = pauses_;

@@ -34,6 +34,7 @@ class StartTrial {
     Seconds measured;
   };
   std::vector<Result> results() const;  // of those tried, best first
+  std::int64_t steps() const;           // that were taken
   std::size_t left_out() const { return layouts_.size() - 1 - now_; }
   Seconds budget() const { return budget_; }
   Seconds spent() const;  // beyond what as many steps of the best would have taken

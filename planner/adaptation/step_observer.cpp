@@ -1,6 +1,7 @@
 #include "planner/adaptation/step_observer.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "core/base/error.hpp"
@@ -19,7 +20,8 @@ StepObserver::StepObserver(const ExecutionGraph& graph, std::vector<Seconds> sou
       sound_(std::move(sound)),
       ranks_(graph.plan.world()),
       nodes_(nodes),
-      own_(static_cast<std::size_t>(graph.plan.pp)) {
+      own_(static_cast<std::size_t>(graph.plan.pp)),
+      exchanges_of_(static_cast<std::size_t>(ranks_)) {
   SEXTANT_CHECK(sound_.size() == graph.ops.size(), "a time for each op");
   const RankGrid grid(graph.plan);
   for (int rank = 0; rank < ranks_; ++rank) at_.push_back(grid.coord(rank));
@@ -37,20 +39,41 @@ StepObserver::StepObserver(const ExecutionGraph& graph, std::vector<Seconds> sou
     for (const std::vector<int>& ranks : groups) {
       std::set<int> crossed;
       for (const int rank : ranks) crossed.insert(topology.node_of(rank));
-      if (crossed.size() > 1) exchanges_.push_back({id, ranks, {crossed.begin(), crossed.end()}});
+      if (crossed.size() < 2) continue;
+      for (const int rank : ranks) exchanges_of_[static_cast<std::size_t>(rank)].push_back(exchanges_.size());
+      exchanges_.push_back({id, {crossed.begin(), crossed.end()}});
     }
   }
 }
 
-void StepObserver::record(int rank, std::int64_t step, const std::vector<Span>& spans) {
-  std::vector<float> durations(spans.size());
-  for (std::size_t op = 0; op < spans.size(); ++op)
-    durations[op] = static_cast<float>(spans[op].end - spans[op].start);
+void StepView::add(const StepView& of_others) {
+  for (std::size_t i = 0; i < compute.size(); ++i) compute[i] = std::max(compute[i], of_others.compute[i]);
+  for (std::size_t i = 0; i < exchanges.size(); ++i)  // those that came early have waited as well
+    exchanges[i] = std::min(exchanges[i], of_others.exchanges[i]);
+}
+
+StepView StepObserver::view(int rank, const std::vector<Span>& spans) const {
+  StepView seen{.compute = std::vector<double>(static_cast<std::size_t>(ranks_)),
+                .exchanges = std::vector<double>(exchanges_.size(), INFINITY)};
+  const auto took = [&](OpId op) { return spans[op].end - spans[op].start; };
+  const RankCoord& at = at_[static_cast<std::size_t>(rank)];
+  double measured = 0, sound = 0;
+  for (const OpId op : own_[static_cast<std::size_t>(at.pp)])
+    if (!left_out(graph_.plan, graph_.ops[op], at.dp)) measured += took(op), sound += sound_[op].v;
+  seen.compute[static_cast<std::size_t>(rank)] = sound > 0 ? measured / sound : 1;
+  for (const std::size_t e : exchanges_of_[static_cast<std::size_t>(rank)])
+    seen.exchanges[e] = took(exchanges_[e].op);
+  return seen;
+}
+
+void StepObserver::add(std::int64_t step, const StepView& seen, int ranks) {
   const std::lock_guard lock(mutex_);
   Step& s = steps_[step];
-  s.durations.resize(static_cast<std::size_t>(ranks_));
-  s.durations[static_cast<std::size_t>(rank)] = std::move(durations);
-  ++s.ranks;
+  if (s.ranks == 0)
+    s.view = seen;
+  else
+    s.view.add(seen);
+  s.ranks += ranks;
   while (steps_.size() > kKept) steps_.erase(steps_.begin());
 }
 
@@ -75,25 +98,12 @@ std::optional<StepObservation> StepObserver::take() {
 }
 
 StepObservation StepObserver::judge(std::int64_t number, const Step& step) const {
-  StepObservation seen{.step = number, .duration = *step.took, .compute = {}, .network = {}};
-  const auto of = [&](int rank, OpId op) -> double {
-    return step.durations[static_cast<std::size_t>(rank)][op];
-  };
-  for (int rank = 0; rank < ranks_; ++rank) {
-    const RankCoord& at = at_[static_cast<std::size_t>(rank)];
-    double measured = 0, sound = 0;
-    for (const OpId op : own_[static_cast<std::size_t>(at.pp)])
-      if (!left_out(graph_.plan, graph_.ops[op], at.dp)) measured += of(rank, op), sound += sound_[op].v;
-    seen.compute.push_back(sound > 0 ? measured / sound : 1);
-  }
+  StepObservation seen{.step = number, .duration = *step.took, .compute = step.view.compute, .network = {}};
   std::vector<double> measured(static_cast<std::size_t>(nodes_)), sound(static_cast<std::size_t>(nodes_));
-  for (const Exchange& e : exchanges_) {
-    double took = of(e.ranks.front(), e.op);  // those that came early have waited as well
-    for (const int rank : e.ranks) took = std::min(took, of(rank, e.op));
-    for (const int node : e.nodes)
-      measured[static_cast<std::size_t>(node)] += took,
-          sound[static_cast<std::size_t>(node)] += sound_[e.op].v;
-  }
+  for (std::size_t e = 0; e < exchanges_.size(); ++e)
+    for (const int node : exchanges_[e].nodes)
+      measured[static_cast<std::size_t>(node)] += step.view.exchanges[e],
+          sound[static_cast<std::size_t>(node)] += sound_[exchanges_[e].op].v;
   for (std::size_t node = 0; node < measured.size(); ++node)
     seen.network.push_back(sound[node] > 0 ? measured[node] / sound[node] : 0);
   return seen;

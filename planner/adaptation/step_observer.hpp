@@ -17,14 +17,23 @@
 
 namespace sextant {
 
+// What some ranks saw of a step: their own work, in times of what a sound machine takes, and exchanges between nodes.
+struct StepView {
+  std::vector<double> compute;  // by rank; 0: another's
+  std::vector<double>
+      exchanges;  // seconds, as the last rank to come saw them; infinite: only others are in it
+  void add(const StepView& of_others);
+};
+
 class StepObserver {
  public:
   // `sound`: of each op of the graph on a machine without defects. `nodes`: of the whole cluster. The graph outlives the
   // observer.
   StepObserver(const ExecutionGraph&, std::vector<Seconds> sound, const Topology&, int nodes);
 
-  // On any thread: the spans of one rank.
-  void record(int rank, std::int64_t step, const std::vector<Span>&);
+  // On any thread.
+  StepView view(int rank, const std::vector<Span>&) const;
+  void add(std::int64_t step, const StepView&, int ranks);  // of so many ranks that have not been added yet
   void step_took(std::int64_t step, Seconds);
   // The oldest step of which everything is known.
   std::optional<StepObservation> take();
@@ -32,11 +41,10 @@ class StepObserver {
  private:
   struct Exchange {
     OpId op = 0;
-    std::vector<int> ranks;
     std::vector<int> nodes;
   };
   struct Step {
-    std::vector<std::vector<float>> durations;  // [rank][op]
+    StepView view;
     int ranks = 0;
     std::optional<Seconds> took;
   };
@@ -45,9 +53,10 @@ class StepObserver {
   const ExecutionGraph& graph_;
   std::vector<Seconds> sound_;
   int ranks_, nodes_;
-  std::vector<std::vector<OpId>> own_;  // by stage
-  std::vector<RankCoord> at_;           // by rank
-  std::vector<Exchange> exchanges_;     // that leave a node
+  std::vector<std::vector<OpId>> own_;                  // by stage
+  std::vector<RankCoord> at_;                           // by rank
+  std::vector<Exchange> exchanges_;                     // that leave a node
+  std::vector<std::vector<std::size_t>> exchanges_of_;  // by rank
   std::mutex mutex_;
   std::map<std::int64_t, Step> steps_;
 };

@@ -95,7 +95,7 @@ bool SearchTree::lawful(const ParallelPlan& plan, std::uint64_t members, Expansi
                           : *law.against == RejectReason::unsupported_by_stack ? Outcome::unsupported_by_stack
                                                                                : Outcome::not_divisible;
   reject(
-      outcome, members, plan, [&] { return unlawful(job_, plan)->text; }, out);
+      outcome, members, plan, [&] { return unlawful(job_, plan).value().text; }, out);
   return false;
 }
 

@@ -171,7 +171,7 @@ void train_rank(const TrainingRun& run, Communicator& world, RunShared& shared) 
   if (changing) {
     auto& held = run.carried->ranks;
     trainer.barrier();  // all have taken what was carried here
-    if (world.rank() == 0) held.clear(), held.resize(static_cast<std::size_t>(world.size()));
+    if (run.processes || world.rank() == 0) held.clear(), held.resize(static_cast<std::size_t>(world.size()));
     trainer.barrier();
     held[static_cast<std::size_t>(world.rank())] =
         std::make_unique<HeldState>(trainer.state(), *device, trainer.clock());

@@ -6,6 +6,8 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <numeric>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -43,6 +45,26 @@ void share_spans(const ExecutionGraph& graph, Communicator& world, std::vector<S
   world.all_reduce(times.data(), times.data(), static_cast<std::int64_t>(times.size()), Dtype::fp64,
                    Reduction::sum, {});
   for (std::size_t op = 0; op < spans.size(); ++op) spans[op] = {times[2 * op], times[2 * op + 1]};
+}
+
+// Processes answer others with what the watchdog of the run sees, as long as it is there.
+class AnswersOf {
+ public:
+  AnswersOf(Communicator& world, const Watchdog& dog) : world_(world) {
+    world_.answer_with([&dog] { return dog.dump(); });
+  }
+  ~AnswersOf() { world_.answer_with({}); }
+  AnswersOf(const AnswersOf&) = delete;
+  AnswersOf& operator=(const AnswersOf&) = delete;
+
+ private:
+  Communicator& world_;
+};
+
+std::unique_ptr<Communicator> everybody(Communicator& world) {
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return world.group(ranks);
 }
 
 // Until MPI has come up, nobody can be told anything: a rank that is stopped, or never started, would be waited for for ever.
@@ -90,15 +112,21 @@ std::string blame(const HoldUps& who) {
 
 }  // namespace
 
+std::unique_ptr<Communicator> start_processes(const TrainingRun& run) {
+  if (!run.tcp) return start_mpi(run);
+  TcpWorld tcp = *run.tcp;
+  tcp.stop = run.stop;
+  return make_tcp_world(tcp);
+}
+
 RunResult train(const TrainingRun& run) {
   if (const auto problems =
           runtime_refuses(run.graph.model, run.graph.training, run.graph.plan, run.stack, run.kernels);
       !problems.empty())
     throw ConfigError(problems);
   const int ranks = run.graph.plan.world();
-  if (run.carried && run.processes)
-    throw ConfigError(Problem{"--comm", "", "ranks that are processes", "local",
-                              "a run that changes its layout keeps its ranks in one process"});
+  SEXTANT_CHECK(!run.carried || !run.processes || run.world,
+                "layouts of processes follow each other in one world");
   RunShared shared;
   shared.result.measured.kind = TimelineKind::measured;
   shared.result.measured.graph_hash = graph_hash(run.graph);
@@ -108,17 +136,15 @@ RunResult train(const TrainingRun& run) {
       throw ConfigError(Problem{"", "plan", fmt::format("{} ranks", ranks),
                                 fmt::format("{} ranks, as many as were started", started),
                                 fmt::format("start it with: mpirun -n {} sextant run ..., or with as many "
-                                            "processes of another launcher",
-                                            ranks)});
+                                            "processes of another launcher{}",
+                                            ranks, run.cuda ? "" : "; --adapt plans for those there are")});
   };
   std::vector<std::unique_ptr<Communicator>> world;
-  if (run.tcp) {
-    require_ranks(run.tcp->ranks);  // before anybody waits for ranks that will not come
-    TcpWorld tcp = *run.tcp;
-    tcp.stop = run.stop;
-    world.push_back(make_tcp_world(tcp));
+  if (run.world) {
+    world.push_back(everybody(*run.world));
   } else if (run.processes) {
-    world.push_back(start_mpi(run));
+    if (run.tcp) require_ranks(run.tcp->ranks);  // before anybody waits for ranks that will not come
+    world.push_back(start_processes(run));
   } else {
     world = make_local_world(ranks);
   }
@@ -132,6 +158,7 @@ RunResult train(const TrainingRun& run) {
     const auto fabric = make_fabric(*run.shape, ranks, run.processes ? 1 : ranks, run.emulated);
     for (auto& communicator : world) communicator = make_shaped(std::move(communicator), fabric);
   }
+  std::optional<AnswersOf> answers;
   if (!run.expected.empty()) {
     WatchdogOptions options;
     options.floor = run.deadline_floor;
@@ -144,7 +171,7 @@ RunResult train(const TrainingRun& run) {
       if (run.on_late) run.on_late(report);
     };
     shared.watchdog = std::make_unique<Watchdog>(run.graph, run.expected, options);
-    if (run.processes) world.front()->answer_with([dog = shared.watchdog.get()] { return dog->dump(); });
+    if (run.processes) answers.emplace(*world.front(), *shared.watchdog);
   }
   if (run.processes)
     train_process(run, *world.front(), shared);

@@ -39,6 +39,9 @@ struct TrainingRun {
   int max_skipped = 5;     // steps in a row whose gradients are not finite; then the run ends
   bool processes = false;  // one rank here, the others in processes of their own: of MPI, or of `tcp`
   std::optional<TcpWorld> tcp = {};
+  // Of processes, by start_processes(): outlives the run, so that other layouts can follow this one in it. Null: the run
+  // makes its own.
+  Communicator* world = nullptr;
   std::string job = {};  // beside the graph, what all ranks must have the same of, or the run is refused
   std::optional<LinkShape> shape = {};  // emulated links
   // CPU ranks that take as long as `expected` says of what is their own, times what of a device is left; and links of `shape`
@@ -66,8 +69,8 @@ struct TrainingRun {
   std::function<bool()> time_to_stop = {};  // the same; asked on world rank 0 before each of them
   const CheckpointOptions* save = nullptr;  // a run that ends well has saved its last state
   const Checkpoint* resume = nullptr;       // goes on from there, in place of `weights`
-  // State that another layout has left in memory: when there is some, the run goes on from it, before anything else. Ranks
-  // of one process only.
+  // State that another layout has left in memory: when there is some, the run goes on from it, before anything else. Of
+  // ranks that are processes each has its own, and `world` is there.
   CarriedState* carried = nullptr;
   // Asked on world rank 0 behind each step: the layout is to change. The run pauses then, on all ranks together, with its
   // state in `carried`, and saves nothing.
@@ -97,6 +100,9 @@ struct RunResult {
   Bytes planned_memory, allocated_memory;
   Timeline measured;  // of the last recorded step; spans of this process's ranks
 };
+
+// This process and the others of its job, by MPI or by `run.tcp`. Waits for them; BackendError when they do not come.
+std::unique_ptr<Communicator> start_processes(const TrainingRun& run);
 
 // Throws what ended the run: ConfigError (a plan that cannot be run here, bad data) or BackendError.
 RunResult train(const TrainingRun&);

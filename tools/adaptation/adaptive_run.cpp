@@ -12,7 +12,7 @@
 #include "core/plan/plan_links.hpp"
 #include "planner/lowering/lower.hpp"
 #include "planner/simulation/simulate.hpp"
-#include "tools/inputs/options.hpp"
+#include "tools/adaptation/decision_text.hpp"
 
 namespace sextant {
 namespace {
@@ -44,92 +44,12 @@ std::vector<Seconds> sound_times(const Runnable& runnable, const std::vector<Sec
   return by_op;
 }
 
-Json layout_json(const Layout& layout) {
-  Json j = {{"plan", plan_key(layout.plan)}};
-  for (const GpuPlace& gpu : layout.idle) j["idle"].push_back({{"node", gpu.node}, {"gpu", gpu.gpu}});
-  return j;
-}
-
-std::string layout_text(const Layout& layout) {
-  return layout.idle.empty() ? plan_key(layout.plan)
-                             : fmt::format("{} ({} GPU{} idle)", plan_key(layout.plan), layout.idle.size(),
-                                           layout.idle.size() == 1 ? "" : "s");
+ClusterSpec whole(ClusterSpec cluster) {
+  std::erase_if(cluster.defects, [](const Defect& d) { return d.missing; });
+  return cluster;
 }
 
 }  // namespace
-
-void add_adapt_options(CLI::App& app, AdaptOptions& o) {
-  add_flag(app,
-           {.flag = "--adapt",
-            .metavar = "",
-            .text = "try a few layouts in the first steps and keep the best measured; then watch every step, "
-                    "and change "
-                    "the layout when the machine has changed and a change pays (adaptation.jsonl says why)"},
-           o.adapt);
-  add_number(app,
-             {.flag = "--adapt-budget",
-              .metavar = "X",
-              .text = "of the run's time that the layouts tried at the start may cost; 0 = none are tried",
-              .unit = "%",
-              .min = 0,
-              .max = 100},
-             o.budget);
-  app.get_option("--adapt-budget")->needs(app.get_option("--adapt"));
-  add_flag(
-      app,
-      {.flag = "--emulate",
-       .metavar = "",
-       .text = "CPU ranks compute and exchange as slowly as the cluster of the plan: a trial of that cluster "
-               "with real steps"},
-      o.emulate);
-  add_text(app,
-           {.flag = "--inject",
-            .metavar = "FILE",
-            .text = "with --emulate: what happens to the cluster, a line such as 'step 40 rank 3 compute x2 "
-                    "until 120', "
-                    "'step 60 node 1 network x0.25', 'step 90 kill rank 5' or 'step 150 join 1'"},
-           o.inject);
-}
-
-void settle(const AdaptOptions& o, RunningOptions& running) {
-  if (!o.asked()) return;
-  if (!o.inject.empty() && !o.emulate)
-    throw UsageError("--inject acts on an emulated cluster: add --emulate");
-  if (running.processes())
-    throw ConfigError(Problem{"--comm", "", running.comm, "local with --adapt or --emulate",
-                              "the layout of ranks that are processes cannot change yet"});
-  if (running.device != "cpu")
-    throw ConfigError(Problem{"--device", "", running.device, "cpu with --adapt or --emulate",
-                              "a change of layout has not been tried on GPUs yet"});
-  if (o.emulate) running.shaped = true;
-}
-
-std::string decision_text(const Decision& d) {
-  const std::string what =
-      d.changes() ? fmt::format("{} in place of {}: ", layout_text(d.to), layout_text(d.from)) : "";
-  return fmt::format("decision {} behind step {} ({}): {}{}", d.number, d.step, d.trigger, what, d.why);
-}
-
-Json decision_json(const Decision& d) {
-  Json j = {{"decision", d.number},   {"kind", name(d.kind)},       {"trigger", d.trigger},
-            {"step", d.step},         {"onset", d.onset},           {"seen", d.seen},
-            {"evidence", d.evidence}, {"from", layout_json(d.from)}};
-  if (d.changes()) j["to"] = layout_json(d.to);
-  j["now_step_time_s"] = d.now.v;
-  j["then_step_time_s"] = d.then.v;
-  j["move_s"] = d.move.v;
-  j["doubt"] = d.doubt;
-  j["steps_left"] = d.steps_left;
-  j["gain_s"] = d.gain().v;
-  j["why"] = d.why;
-  j["alternatives"] = Json::array();
-  for (const Forecast& f : d.alternatives) {
-    Json a = layout_json(f.layout);
-    a["predicted_step_time_s"] = f.step.v;
-    j["alternatives"].push_back(a);
-  }
-  return j;
-}
 
 AdaptiveRun::AdaptiveRun(const AdaptOptions& options, const RunningOptions& running, std::string profile,
                          std::filesystem::path presets, std::int64_t steps, Hooks hooks)
@@ -149,37 +69,110 @@ AdaptiveRun::~AdaptiveRun() {
 // Lowered and priced beside training; the run pauses when that is done.
 void AdaptiveRun::change_to(const Layout& layout) {
   next_ = layout;
+  spread_ = false;
   PlanFile file = file_;
   file.plan = layout.plan;
   file.cluster = used_by(layout, believed());
   file.prediction = {};
+  build(std::move(file));
+}
+
+void AdaptiveRun::build(PlanFile file) {
+  next_file_ = file;
   building_ = std::async(std::launch::async, [this, file = std::move(file)] {
     return std::make_unique<Runnable>(running_, file, profile_, presets_);
   });
 }
 
+// The best layout for so many GPUs of the cluster, those that are missing back again.
+PlanFile AdaptiveRun::plan_for(int ranks) const {
+  PlanFile file = file_;
+  file.cluster = keep_fastest(whole(file.cluster), ranks);
+  file.prediction = {};
+  const auto found = search_->plans(file.cluster);
+  if (found.empty())
+    throw BackendError(
+        fmt::format("{} ranks were started: no layout of {} is possible on as many", ranks, file.model.name));
+  file.plan = found.front().layout.plan;
+  return file;
+}
+
+void AdaptiveRun::meet(std::unique_ptr<Runnable>& runnable) {
+  processes_.emplace(hooks_.meet(*runnable));
+  const int ranks = processes_->world().size();
+  if (!options_.adapt || ranks == file_.plan.world()) return;
+  if (ranks > whole(file_.cluster).gpus()) return;  // the run refuses them
+  std::string text, why;
+  if (decides()) {
+    try {
+      text = nlohmann::json(plan_for(ranks)).dump();
+    } catch (const std::exception& e) {  // the others wait
+      why = e.what();
+    }
+  }
+  text = processes_->hear(text);
+  if (text.empty()) throw BackendError(decides() ? why : "rank 0 has found no layout; it says why");
+  const int planned = file_.plan.world();
+  file_ = nlohmann::json::parse(text).get<PlanFile>();
+  runnable = std::make_unique<Runnable>(running_, file_, profile_, presets_);
+  if (decides())
+    hooks_.tell(fmt::format("{} ranks were started, and the plan has {}: going on under {}", ranks, planned,
+                            plan_key(file_.plan)));
+}
+
 RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
   file_ = runnable->file();
+  search_.emplace(question_of(file_, profile_, presets_), file_.plan, presets_, 1,
+                  running_.processes() ? LayoutSearch::Idle::none : LayoutSearch::Idle::some);
+  if (running_.processes()) meet(runnable);
   given_ = file_.cluster;
   if (!options_.inject.empty())
     events_ = ClusterEvents(read_text_file(options_.inject), options_.inject, given_);
   for (const ClusterEvent& e : events_.events())
-    if (!options_.adapt && (e.joins > 0 || e.defect.missing))
+    if (processes_ && (e.joins > 0 || e.defect.missing))
+      throw ConfigError(Problem{options_.inject, e.text, "ranks that come and go",
+                                "events that slow the machine, where ranks are processes",
+                                "end a process, and start them again with --resume --adapt"});
+    else if (!options_.adapt && (e.joins > 0 || e.defect.missing))
       throw ConfigError(Problem{options_.inject, e.text, "ranks that come and go",
                                 "events that slow the machine", "add --adapt, or the run would end there"});
   layout_ = layout_on(file_.plan, given_, given_);
   gpus_ = usable_gpus(given_);
-  search_.emplace(question_of(file_, profile_, presets_), file_.plan, presets_, 1);
   std::int64_t done = 0, moved = 0;
   for (bool first = true;; first = false) {
     RunResult result = train_layout(*runnable, first);
     result.steps += done, result.moved_bytes += moved;
     done = result.steps, moved = result.moved_bytes;
     if (!result.changing) return result;
+    if (processes_ && !spread_) spread_next();
+    spread_ = false;
     layout_ = *std::exchange(next_, std::nullopt);
-    keep_by_gpu(std::exchange(gpus_, usable_gpus(used_by(layout_, believed()))));
+    if (!processes_) keep_by_gpu(std::exchange(gpus_, usable_gpus(used_by(layout_, believed()))));
     runnable = building_.get();
   }
+}
+
+// What all ranks saw of a step, on rank 0; and what it has decided, on the others.
+void AdaptiveRun::exchange_views(std::int64_t step, int rank, const std::vector<Span>& spans) {
+  StepView view = observer_->view(rank, spans);
+  if (processes_->share(view, next_ && !spread_)) spread_next();
+  if (decides()) observer_->add(step, view, layout_.plan.world());
+}
+
+void AdaptiveRun::step_done(std::int64_t step) {
+  next_step_ = step + 1;
+  reached_ = std::max(reached_, next_step_);
+  if (options_.emulate) play_machine();
+}
+
+// Rank 0 builds the next layout already; the others begin to.
+void AdaptiveRun::spread_next() {
+  const std::string text = processes_->hear(decides() ? nlohmann::json(next_file_).dump() : "");
+  spread_ = true;
+  if (decides()) return;
+  auto file = nlohmann::json::parse(text).get<PlanFile>();
+  next_ = Layout{file.plan, {}};
+  build(std::move(file));
 }
 
 // A rank of the new layout keeps what the GPU under it held; what lay on GPUs that are idle now is asked of them.
@@ -200,7 +193,9 @@ RunResult AdaptiveRun::train_layout(const Runnable& runnable, bool first) {
   TrainingRun run = hooks_.prepare(runnable, first);
   if (first && run.resume) next_step_ = reached_ = run.resume->manifest().clock.step;
   attach(run, runnable);
-  const auto missing = carried_.present() ? missing_state(carried_, runnable.file().model) : std::nullopt;
+  if (processes_) run.world = &processes_->world();
+  const auto missing =
+      carried_.present() && !processes_ ? missing_state(carried_, runnable.file().model) : std::nullopt;
   if (!missing) return sextant::train(run);
   const Checkpoint* const saved = hooks_.newest ? hooks_.newest() : nullptr;
   if (!saved)
@@ -241,19 +236,20 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
   };
   run.on_step = [this, on_step = run.on_step](const StepReport& report) {
     if (on_step) on_step(report);
-    next_step_ = report.step + 1;
-    reached_ = std::max(reached_, next_step_);
     if (trial_ && !next_) trial_->took(report.duration);
     if (observer_) observer_->step_took(report.step, report.duration);
-    if (options_.emulate) play_machine();
+    step_done(report.step);
   };
   observer_.reset();
+  run.on_spans = [this](int rank, std::int64_t step, const std::vector<Span>& spans) {
+    if (observer_ && processes_) exchange_views(step, rank, spans);
+    if (observer_ && !processes_) observer_->add(step, observer_->view(rank, spans), 1);
+    if (!decides()) step_done(step);  // on_step is rank 0's
+  };
   if (!options_.adapt) return;
   observer_ = std::make_unique<StepObserver>(runnable.graph(), sound_times(runnable, run.expected, presets_),
                                              topology, given_.nodes);
-  run.on_spans = [this](int rank, std::int64_t step, const std::vector<Span>& spans) {
-    observer_->record(rank, step, spans);
-  };
+  if (!decides()) return;
   run.time_to_change = [this] { return time_to_change(); };
   if (policy_ || trial_) return;
   if (options_.budget > 0 && next_step_ < steps_) {
@@ -355,16 +351,16 @@ void AdaptiveRun::end_trial() {
   }
   const Layout best = results.front().layout.layout;
   line["to"] = layout_json(best);
-  const double gain = 1 - results.front().measured / results.back().measured;
-  line["why"] = fmt::format("measured fastest of {} layouts, {:.1f} % less than the slowest", results.size(),
-                            100 * gain);
+  const Seconds measured = results.front().measured, predicted = results.front().layout.step;
+  const double gain = 1 - measured / results.back().measured;
+  const std::string others = results.size() == 1 ? "no other was tried"
+                                                 : fmt::format("{:.1f} % less than the slowest of {} layouts",
+                                                               100 * gain, results.size());
+  line["why"] = fmt::format("measured fastest: {}", others);
   line["spent_s"] = trial_->spent().v, line["budget_s"] = trial_->budget().v;
   hooks_.keep(line);
-  hooks_.tell(
-      fmt::format("tried {} layouts in {} steps: {} is kept, {:.4g} s a step ({:.4g} s predicted), {:.1f} % "
-                  "less than the slowest",
-                  results.size(), next_step_, layout_text(best), results.front().measured.v,
-                  results.front().layout.step.v, 100 * gain));
+  hooks_.tell(fmt::format("behind {} steps {} is kept: {:.4g} s a step ({:.4g} s predicted), {}",
+                          trial_->steps(), layout_text(best), measured.v, predicted.v, others));
   trial_.reset();
   begin_watch(best);
   for (const auto& r : results) policy_->measured(r.layout.layout, r.measured);

@@ -11,27 +11,18 @@
 #include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
 
 #include "planner/adaptation/adaptation_policy.hpp"
 #include "planner/adaptation/start_trial.hpp"
 #include "planner/adaptation/step_observer.hpp"
 #include "runtime/training/training_run.hpp"
+#include "tools/adaptation/adapt_options.hpp"
 #include "tools/adaptation/layout_search.hpp"
+#include "tools/adaptation/rank_processes.hpp"
 #include "tools/inputs/running.hpp"
 
 namespace sextant {
-
-struct AdaptOptions {
-  bool adapt = false, emulate = false;
-  double budget = 2;   // percent of the run's time that trying layouts at the start may cost
-  std::string inject;  // a file of events
-  bool asked() const { return adapt || emulate || !inject.empty(); }
-};
-void add_adapt_options(CLI::App&, AdaptOptions&);
-// Throws UsageError or ConfigError where the options do not go together, or with how ranks run.
-void settle(const AdaptOptions&, RunningOptions&);
 
 class AdaptiveRun {
  public:
@@ -41,15 +32,26 @@ class AdaptiveRun {
     std::function<void(const std::string&)> tell;             // a line for people
     std::function<void(const nlohmann::ordered_json&)> keep;  // a line of adaptation.jsonl
     std::function<const Checkpoint*()> newest = {};  // which the run goes back to; null: there is none
+    // Where ranks are processes: meets the others of the job.
+    std::function<std::unique_ptr<Communicator>(const Runnable&)> meet = {};
   };
   AdaptiveRun(const AdaptOptions&, const RunningOptions&, std::string profile, std::filesystem::path presets,
               std::int64_t steps, Hooks);
 
-  // Trains to the end. `runnable`: the first layout, and afterwards the last.
+  // Trains to the end. `runnable`: the first layout, and afterwards the last. Processes that a launcher has started in
+  // another number than the layout has ranks get a layout of their own.
   RunResult train(std::unique_ptr<Runnable>& runnable);
   ~AdaptiveRun();
 
  private:
+  // Of processes only one decides, and says what the others do.
+  bool decides() const { return !processes_ || processes_->decides(); }
+  void meet(std::unique_ptr<Runnable>& runnable);
+  PlanFile plan_for(int ranks) const;
+  void exchange_views(std::int64_t step, int rank, const std::vector<Span>&);
+  void step_done(std::int64_t step);
+  void spread_next();
+
   RunResult train_layout(const Runnable&, bool first);
   void attach(TrainingRun&, const Runnable&);
   void play_machine();  // the emulated one, as events say
@@ -60,6 +62,7 @@ class AdaptiveRun {
   void begin_watch(const Layout&);
   void tell(const Decision&);
   void change_to(const Layout&);
+  void build(PlanFile);
   ClusterSpec believed() const;
   void keep_by_gpu(const std::vector<GpuPlace>& before);
 
@@ -80,19 +83,17 @@ class AdaptiveRun {
   std::optional<AdaptationPolicy> policy_;
   std::unique_ptr<EmulatedSpeeds> speeds_;
   std::unique_ptr<StepObserver> observer_;
+  std::optional<RankProcesses> processes_;
   CarriedState carried_;
   std::int64_t next_step_ = 0;
   std::int64_t reached_ = 0;    // the machine does not go back to a checkpoint with the run
   std::optional<Layout> next_;  // the layout that the run changes to, once it is built beside training
+  PlanFile next_file_;
+  bool spread_ = false;  // all processes know of it
   std::future<std::unique_ptr<Runnable>> building_;
   std::vector<GpuPlace> just_lost_;   // with what they held
   std::optional<Decision> decision_;  // that it follows; none: the trial goes on
   std::chrono::steady_clock::time_point paused_;
 };
-
-// "decision 1 behind step 47 (drift): ...".
-std::string decision_text(const Decision&);
-// A line of adaptation.jsonl.
-nlohmann::ordered_json decision_json(const Decision&);
 
 }  // namespace sextant

@@ -79,10 +79,11 @@ Question question_of(const PlanFile& file, const std::string& profile, const std
 }
 
 LayoutSearch::LayoutSearch(Question question, const ParallelPlan& present, std::filesystem::path presets,
-                           int threads)
+                           int threads, Idle idle)
     : asked_(std::move(question)),
       presets_(std::move(presets)),
       threads_(threads),
+      idle_(idle),
       runs_here_(asked_.stack.name == kProfiledStack),
       basis_{load_decision_rule(presets_), load_evidence(presets_)} {
   asked_.limits = as_plain_as(present);
@@ -100,8 +101,9 @@ std::vector<ParallelPlan> LayoutSearch::shapes(const ClusterSpec& all) const {
   ClusterSpec sound = all;
   for (Defect& d : sound.defects) d.compute_factor = 1;
   std::vector<ParallelPlan> found;
-  for (const int gpus :
-       std::set<int>{all.gpus(), static_cast<int>(std::bit_floor(static_cast<unsigned>(all.gpus())))}) {
+  std::set<int> sizes = {all.gpus()};
+  if (idle_ == Idle::some) sizes.insert(static_cast<int>(std::bit_floor(static_cast<unsigned>(all.gpus()))));
+  for (const int gpus : sizes) {
     const Planning planning(question(keep_fastest(sound, gpus)), presets_);
     const Question& q = planning.question();
     PlanLimits limits = q.limits;
@@ -119,7 +121,9 @@ std::vector<Forecast> LayoutSearch::plans(const ClusterSpec& all) const {
   std::vector<Forecast> found;
   std::optional<Seconds> best;
   const std::vector<ParallelPlan> unlike = shapes(all);
-  for (const ClusterSpec& used : worth_a_look(all, asked_.model, asked_.training)) {
+  const auto clusters =
+      idle_ == Idle::none ? std::vector{all} : worth_a_look(all, asked_.model, asked_.training);
+  for (const ClusterSpec& used : clusters) {
     const Planning planning(question(used), presets_);
     const Question& q = planning.question();
     if (const auto balanced = best_balanced(planning.job(), unlike);

@@ -2,6 +2,7 @@
 // be. Slow parts are used where they hurt least, get fewer layers or micro-batches, or are left idle.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -15,7 +16,10 @@ class LayoutSearch {
  public:
   // What the question asks but for its cluster and limits, of layouts as plain as `present`: without offload where it has
   // none. `threads`: of a search beside training; 0 = all cores.
-  LayoutSearch(Question, const ParallelPlan& present, std::filesystem::path presets, int threads);
+  // Idle::none: of layouts that use all GPUs.
+  enum class Idle : std::uint8_t { none, some };
+  LayoutSearch(Question, const ParallelPlan& present, std::filesystem::path presets, int threads,
+               Idle = Idle::some);
 
   AdaptationTools tools() const;
 
@@ -36,6 +40,7 @@ class LayoutSearch {
   Question asked_;
   const std::filesystem::path presets_;
   const int threads_;
+  const Idle idle_;
   const bool runs_here_;
   const DecisionBasis basis_;
 };

@@ -7,7 +7,8 @@
 
 #include "core/base/file_io.hpp"
 #include "planner/adaptation/virtual_run.hpp"
-#include "tools/adaptation/adaptive_run.hpp"
+#include "tools/adaptation/decision_text.hpp"
+#include "tools/adaptation/layout_search.hpp"
 #include "tools/terminal/progress.hpp"
 #include "tools/terminal/table.hpp"
 

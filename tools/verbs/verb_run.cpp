@@ -217,7 +217,17 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
                        {.prepare = prepare,
                         .tell = [&](const std::string& what) { log.tell(what); },
                         .keep = [&](const Json& line) { decisions.add(line); },
-                        .newest = [&] { return folder.go_back(); }});
+                        .newest = [&] { return folder.go_back(); },
+                        .meet =
+                            [&](const Runnable& layout) {
+                              TrainingRun training = layout.training();
+                              training.deadline_floor = Seconds(o.deadline_s);
+                              training.on_late = [&](const std::string& why) {
+                                end_soon(session.terminal, why);
+                              };
+                              training.stop = &interrupt.stopped();
+                              return start_processes(training);
+                            }});
   RunResult result = adapt.asked() ? adaptive.train(runnable) : train(prepare(*runnable, true));
   result.measured.device = runnable->on_gpu() ? machine_of(o.running) : inspect_machine().cpu;
   result.measured.build = version_text();

@@ -1,0 +1,50 @@
+#include "tools/adaptation/adapt_options.hpp"
+
+#include "tools/inputs/options.hpp"
+
+namespace sextant {
+
+void add_adapt_options(CLI::App& app, AdaptOptions& o) {
+  add_flag(app,
+           {.flag = "--adapt",
+            .metavar = "",
+            .text = "try a few layouts in the first steps and keep the best measured; then watch every step, "
+                    "and change "
+                    "the layout when the machine has changed and a change pays (adaptation.jsonl says why)"},
+           o.adapt);
+  add_number(app,
+             {.flag = "--adapt-budget",
+              .metavar = "X",
+              .text = "of the run's time that the layouts tried at the start may cost; 0 = none are tried",
+              .unit = "%",
+              .min = 0,
+              .max = 100},
+             o.budget);
+  app.get_option("--adapt-budget")->needs(app.get_option("--adapt"));
+  add_flag(
+      app,
+      {.flag = "--emulate",
+       .metavar = "",
+       .text = "CPU ranks compute and exchange as slowly as the cluster of the plan: a trial of that cluster "
+               "with real steps"},
+      o.emulate);
+  add_text(app,
+           {.flag = "--inject",
+            .metavar = "FILE",
+            .text = "with --emulate: what happens to the cluster, a line such as 'step 40 rank 3 compute x2 "
+                    "until 120', "
+                    "'step 60 node 1 network x0.25', 'step 90 kill rank 5' or 'step 150 join 1'"},
+           o.inject);
+}
+
+void settle(const AdaptOptions& o, RunningOptions& running) {
+  if (!o.asked()) return;
+  if (!o.inject.empty() && !o.emulate)
+    throw UsageError("--inject acts on an emulated cluster: add --emulate");
+  if (running.device != "cpu")
+    throw ConfigError(Problem{"--device", "", running.device, "cpu with --adapt or --emulate",
+                              "a change of layout has not been tried on GPUs yet"});
+  if (o.emulate) running.shaped = true;
+}
+
+}  // namespace sextant

@@ -1,0 +1,20 @@
+// What a run that adapts decided, for people and for adaptation.jsonl.
+#pragma once
+
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "planner/adaptation/adaptation_policy.hpp"
+
+namespace sextant {
+
+std::string layout_text(const Layout&);  // its plan key, and how many GPUs are idle
+nlohmann::ordered_json layout_json(const Layout&);
+
+// "decision 1 behind step 47 (drift): ...".
+std::string decision_text(const Decision&);
+// A line of adaptation.jsonl.
+nlohmann::ordered_json decision_json(const Decision&);
+
+}  // namespace sextant
