@@ -201,10 +201,11 @@ StageStates SearchCache::state_of(const ParallelPlan& p, int chunks_of_plan, Sha
                        p.last_bucket_split,
                        p.schedule == PipelineSchedule::zero_bubble,
                        chunks_of_plan};
-  return state_times(
-      job_, p, links(p), of(shared_->buckets, of_buckets, [&] { return stage_buckets(job_, p); }),
-      share == Share::any ? std::span(std::ranges::lower_bound(shares_, p.optimizer_offload), shares_.end())
-                          : std::span<const double>());
+  return state_times(job_, p, links(p),
+                     of(shared_->buckets, of_buckets, [&] { return stage_buckets(job_, p); }), state_scratch,
+                     share == Share::any
+                         ? std::span(std::ranges::lower_bound(shares_, p.optimizer_offload), shares_.end())
+                         : std::span<const double>());
 }
 
 double SearchCache::stateless_closing(const ParallelPlan& p) {

@@ -168,6 +168,7 @@ class SearchCache {
   // Room for one expansion, kept to spare allocations.
   PipelineTimes times;
   SlotScratch slots;
+  StateScratch state_scratch;
   std::vector<const StageStates*> states;
   std::vector<LayerRange> chunks, even;
   struct Sketch {

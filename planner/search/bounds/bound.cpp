@@ -152,8 +152,9 @@ Seconds step_lower_bound(const Job& job, std::span<const ParallelPlan> any, cons
   pipeline_times(plan, layer_ranges(plan, job.model.n_layers), job.stack, m, layers,
                  any.size() == 1 && is_steady(plan, job.stack.rules), pipeline);
   std::vector<StageStates> made;
+  StateScratch state_scratch;
   for (const ParallelPlan& member : any)
-    made.push_back(state_times(job, member, links, stage_buckets(job, member)));
+    made.push_back(state_times(job, member, links, stage_buckets(job, member), state_scratch));
   std::vector<const StageStates*> states;
   double closed = INFINITY;
   const double closing = closing_time(job, links);

@@ -202,15 +202,33 @@ struct StageBuckets {
   std::vector<StateTimes::Reduction> points;  // when they are ready, each once; `buckets` decide them
   int shards = 1;
   std::int64_t padded = 0, elements = 0;
+  ParameterKind last_used = ParameterKind::embedding;  // of a layer's parameters, by its backward
+  int layers = 0;                                      // buckets that begin with one of these
   bool operator==(const StageBuckets& other) const {
     return sizes == other.sizes && buckets == other.buckets && shards == other.shards &&
            padded == other.padded && elements == other.elements;
   }
 };
 std::vector<StageBuckets> stage_buckets(const Job&, const ParallelPlan&);  // by stage
+
+// Of all buckets of one size.
+struct SizeTimes {
+  std::int64_t count = 0;
+  std::int64_t on_host = 0;  // elements of the slice
+  double gather = 0, reduce = 0, norm = 0;
+  double update = 0, host_update = 0, host_copy = 0;  // where each bucket is updated apart
+  double gradient_copy = 0, host_sum = 0;             // to the host, and added there
+};
+// Reused between calls.
+struct StateScratch {
+  std::vector<SizeTimes> by_size;
+  std::vector<double> gathers, gathered;  // by bucket
+  std::vector<StateTimes::Reduction> reductions;
+  std::vector<StateTimes::Copied> copied;
+};
 // With some `any_share`, a bound of all plans that differ in what share of the update is on the host, if it is one of these.
 StageStates state_times(const Job&, const ParallelPlan&, const PlanLinks&, const std::vector<StageBuckets>&,
-                        std::span<const double> any_share = {});
+                        StateScratch&, std::span<const double> any_share = {});
 
 // Time of the all-reduce that ends the step, 0 when the stack does not clip.
 double closing_time(const Job&, const PlanLinks&);

@@ -32,6 +32,7 @@ double tied_exchange_time(const Job& job, const ParallelPlan& plan, const PlanLi
 
 std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan) {
   const std::vector<LayerRange> ranges = layer_ranges(plan, job.model.n_layers);
+  const ParameterKind last_used = layer_parameters(job.model).front();
   std::vector<StageBuckets> out;
   const auto as_before = [&](int stage) {
     if (stage < 2 || stage + 1 == plan.pp) return false;
@@ -75,20 +76,13 @@ std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan
       if (mine.points.empty() || !mine.points.back().is_ready_with(point)) mine.points.push_back(point);
       view.point = static_cast<std::uint16_t>(mine.points.size() - 1);
     }
+    mine.last_used = last_used;
+    mine.layers = static_cast<int>(std::ranges::count(mine.buckets, last_used, &BucketView::first));
   }
   return out;
 }
 
 namespace {
-
-// Of all buckets of one size.
-struct SizeTimes {
-  std::int64_t count = 0;
-  std::int64_t on_host = 0;  // elements of the slice
-  double gather = 0, reduce = 0, norm = 0;
-  double update = 0, host_update = 0, host_copy = 0;  // where each bucket is updated apart
-  double gradient_copy = 0, host_sum = 0;             // to the host, and added there
-};
 
 // Layers whose modules are fetched one by one for a repeated forward, and then for the backward.
 int repeated_modules(const Job& job, const ParallelPlan& plan, int stage) {
@@ -104,7 +98,8 @@ int repeated_modules(const Job& job, const ParallelPlan& plan, int stage) {
 
 // Mirrors planner/lowering/update.cpp, reduce.cpp and units.cpp.
 StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLinks& plan_links,
-                        const std::vector<StageBuckets>& by_stage, std::span<const double> any_share) {
+                        const std::vector<StageBuckets>& by_stage, StateScratch& scratch,
+                        std::span<const double> any_share) {
   const StackRules& rules = job.stack.rules;
   const bool ring_gradients = reduces_every_microbatch(plan, rules),
              ring_parameters = fetches_parameters(plan, rules), sp = plan.sequence_parallel && plan.tp > 1,
@@ -138,10 +133,7 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
   };
   std::optional<double> most_on_host;
   if (!any_share.empty()) most_on_host = *std::ranges::max_element(any_share);
-  std::vector<SizeTimes> by_size;
-  std::vector<double> gathers, gathered;  // by bucket
-  std::vector<StateTimes::Reduction> reductions;
-  std::vector<StateTimes::Copied> copied;
+  auto& [by_size, gathers, gathered, reductions, copied] = scratch;
   for (int stage = 0; stage < plan.pp; ++stage) {
     const StageBuckets& layout = by_stage[static_cast<std::size_t>(stage)];
     if (stage > 0 && plan_links.index(stage) == plan_links.index(stage - 1) &&
@@ -256,8 +248,7 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
 
     // Units fetched for every pass.
     double fetched = 0, unit_gather = 0, unit_gather_back = 0;  // the latter two of one layer, in its passes
-    const ParameterKind last_used = layer_parameters(job.model).front();
-    const int layers = static_cast<int>(std::ranges::count(layout.buckets, last_used, &BucketView::first));
+    const int layers = layout.layers;
     if (ring_parameters) {
       double forward = 0, backward = 0, copies = 0;
       const double repeated =
@@ -266,7 +257,7 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
         const ParameterKind kind = layout.buckets[i].first;
         // The embedding is not read in the backward pass, and what the repeated forward used last is still there.
         const double back = (kind == ParameterKind::embedding ? 0 : 1) +
-                            (is_of_layer(kind) && kind != last_used ? repeated : 0.0);
+                            (is_of_layer(kind) && kind != layout.last_used ? repeated : 0.0);
         forward += gathers[i], backward += back * gathers[i];
         if (is_of_layer(kind)) unit_gather += gathers[i], unit_gather_back += std::floor(back) * gathers[i];
         if (plan.parameter_offload)

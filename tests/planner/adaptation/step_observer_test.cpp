@@ -34,7 +34,8 @@ class StepObserverTest : public ::testing::Test {
 
   testing::OwnedJob job_ = testing::small_job(2, 4, 4);
   ParallelPlan plan_ = parse_plan_key("dp8.z1");
-  ExecutionGraph graph_ = lower(job_.model, job_.training, plan_links(*job_.topology, plan_), plan_, job_.stack);
+  ExecutionGraph graph_ =
+      lower(job_.model, job_.training, plan_links(*job_.topology, plan_), plan_, job_.stack);
 };
 
 TEST_F(StepObserverTest, SaysWhichRankIsSlowAndWhatTheNetworkTook) {

@@ -94,7 +94,9 @@ RC_GTEST_PROP(Bound, OfAnyShareIsNotAboveThatOfEach, ()) {
   PipelineTimes times;
   pipeline_times(lawful.front(), layer_ranges(plan, job.model.n_layers), job.stack, m,
                  cache.layers(lawful.front()), false, times);
-  const StageStates any = state_times(job, lawful.front(), links, stage_buckets(job, lawful.front()), shares);
+  StateScratch state_scratch;
+  const StageStates any =
+      state_times(job, lawful.front(), links, stage_buckets(job, lawful.front()), state_scratch, shares);
   const StageStates* const one = &any;
   SlotScratch scratch;
   const double closing = closing_time(job, links),

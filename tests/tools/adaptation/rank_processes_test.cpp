@@ -29,7 +29,8 @@ TEST(RankProcesses, ViewsAreSharedAndRankZeroIsHeard) {
     RankProcesses processes(own(world));
     const auto rank = static_cast<std::size_t>(world.rank());
     EXPECT_EQ(processes.decides(), rank == 0);
-    StepView view{.compute = std::vector<double>(kRanks), .exchanges = {INFINITY, 2.0 + static_cast<double>(rank)}};
+    StepView view{.compute = std::vector<double>(kRanks),
+                  .exchanges = {INFINITY, 2.0 + static_cast<double>(rank)}};
     view.compute[rank] = 1 + static_cast<double>(rank);
     silent[rank] = processes.share(view, rank != 0);  // who does not decide has nothing to say
     told[rank] = processes.share(view, rank == 0);
