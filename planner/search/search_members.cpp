@@ -31,17 +31,23 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
     start = list_fitting_states(p, chunks, cache);
     if (cache.states.empty()) return;
   }
-  if (node.level == Level::offload) {
-    ParallelPlan furthest = p;  // holds up no more, and was asked for before
-    if (p.parameter_offload) furthest.offload_horizon = most_horizon_;
-    list_states(furthest, bucketings(p, cache), chunks_id, cache);
-  }
   if (node.level == Level::full) cache.states.push_back(&cache.state(p, chunks_id));
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
   const auto tighten = [&](double closing) {
     node.bound = std::max(
         node.bound, slot_bound(cache.times, cache.states, closing, steps, cache.slots, out.limit, start));
   };
+  if (node.level == Level::offload) {
+    ParallelPlan furthest = p;  // holds up no more, and was asked for before
+    if (p.parameter_offload) furthest.offload_horizon = most_horizon_;
+    // Without a look at buckets first: most end here.
+    const StageStates least = least_state_times(job_, furthest, cache.links(p), chunks, Start::known);
+    cache.states.push_back(&least);
+    tighten(cache.closing(p));
+    cache.states.clear();
+    if (node.bound > out.limit) return;
+    list_states(furthest, bucketings(p, cache), chunks_id, cache);
+  }
   if (with_states) return tighten(cache.closing(p));
   // The exchange of a tied embedding comes behind all slots, but not behind all reductions.
   const StageStates least = least_state_times(job_, p, cache.links(p), chunks, Start::open);

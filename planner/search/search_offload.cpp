@@ -140,13 +140,22 @@ class SearchTree::KeptBounds {
   double bound_of(const ParallelPlan& p, SearchCache::Share share) {
     std::optional<Bucketings>& of_these = bucketings_[p.parameter_offload ? 1 : 0];
     if (!of_these) of_these = tree_.bucketings(p, cache_);
+    const auto bound = [&] {
+      return slot_bound(staying_, cache_.states, cache_.closing(p), cache_.steps(p, m_), cache_.slots,
+                        out_.limit);
+    };
+    // Where one of them is within the limit, nothing can be ruled out.
+    cache_.states.clear();
+    if (!of_these->empty()) {
+      list_states(p, {of_these->front()}, chunks_id_, cache_, share);
+      if (bound() <= out_.limit) return 0;
+    }
     cache_.states.clear();
     if (share == SearchCache::Share::any)
       tree_.list_states_from(p, *of_these, chunks_id_, cache_, share);
     else
       list_states(p, *of_these, chunks_id_, cache_);
-    return slot_bound(staying_, cache_.states, cache_.closing(p), cache_.steps(p, m_), cache_.slots,
-                      out_.limit);
+    return bound();
   }
 
   const SearchTree& tree_;
