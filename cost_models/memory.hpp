@@ -46,6 +46,7 @@ struct StateBytes {
   double optimizer = 12;       // per owned element: master copy and two moments
   double host_optimizer = 12;  // ... of the share that the host updates
   double update = 0;           // per element that the device updates, while it does: copies and intermediates
+  bool operator==(const StateBytes&) const = default;
 };
 StateBytes state_bytes(const TrainingSpec&, const ParallelPlan&, const StackSpec&);
 

@@ -198,8 +198,8 @@ void SearchTree::expand_placement(const Node& node, SearchCache& cache, Expansio
         out.outcomes[Outcome::outside_limits] += here;
         continue;
       }
-      // All replicas may be named or left open; a state that is not sharded is the same with ZeRO 0 and 1.
-      const bool unsharded = shards == 1 && p.zero_stage <= 1;
+      // All replicas may be named or left open; a state that is not sharded may be the same with ZeRO 0 and 1.
+      const bool unsharded = shards == 1 && p.zero_stage <= 1 && shards_one_alike(p);
       if ((shards == p.replicas() && seen_all) || (shards == 1 && seen_one) ||
           (unsharded && seen_unsharded)) {
         out.outcomes[Outcome::duplicate] += here;

@@ -70,6 +70,17 @@ double SearchTree::lowest_memory_offload(ParallelPlan plan) const {
   return std::isfinite(least) ? least : unlimited;
 }
 
+bool SearchTree::shards_one_alike(ParallelPlan plan) const {
+  for (const double offloaded : {0.0, 1.0}) {
+    plan.optimizer_offload = offloaded;
+    plan.zero_stage = 0;
+    const StateBytes without = state_bytes(job_.training, plan, job_.stack);
+    plan.zero_stage = 1;
+    if (without != state_bytes(job_.training, plan, job_.stack)) return false;
+  }
+  return true;
+}
+
 // Whether a node's host memory has room for the state that ranks of a mean stage leave there.
 bool SearchTree::host_holds_state(const ParallelPlan& plan) const {
   const StateBytes bytes = least_state(job_, plan);
@@ -282,6 +293,7 @@ SearchTree::Fullest SearchTree::fullest(ParallelPlan lowest_memory) const {
       bytes += held(kind);
       if (held(kind) > held(largest)) largest = kind;
     }
+    if (stage.in_update) bytes /= job_.stack.memory.fragmentation;  // which it does not add to
     if (bytes > fullest.bytes) fullest = {bytes, largest, s};
   }
   return fullest;

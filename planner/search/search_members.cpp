@@ -62,7 +62,7 @@ std::optional<Node> SearchTree::member(Choice c, double limit, SearchCache& cach
     return std::nullopt;
   ParallelPlan p = plan(c, cache);
   if (const auto none = std::ranges::find(space_.zero_stage, 0);
-      p.shards() == 1 && p.zero_stage == 1 && none != space_.zero_stage.end()) {
+      p.shards() == 1 && p.zero_stage == 1 && none != space_.zero_stage.end() && shards_one_alike(p)) {
     c.zero_stage = small(static_cast<std::size_t>(none - space_.zero_stage.begin()));
     p = plan(c, cache);
   }

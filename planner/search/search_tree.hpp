@@ -109,6 +109,8 @@ class SearchTree {
       ParallelPlan) const;  // with as much offload as stack, space and host memory allow
   double lowest_memory_state(ParallelPlan) const;  // and the lowest-memory ZeRO stage
   bool host_holds_state(const ParallelPlan&) const;
+  // Whether ZeRO 0 and 1 are the same where one replica shards nothing: some frameworks make other copies.
+  bool shards_one_alike(ParallelPlan) const;
   // What the first stage holds when its first backward begins.
   struct Flight {
     double elements = 0;     // parameters of its layers

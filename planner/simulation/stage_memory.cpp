@@ -246,6 +246,7 @@ MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& train
     const std::int64_t held = total(resident), in_passes = held + peak;
     if (update > 0 && update >= peak) {  // before the first pass
       peak = update;
+      memory.in_update = true;
       memory.at_peak[static_cast<std::size_t>(BufferKind::workspace)] += update;
     } else {
       memory.at_peak[static_cast<std::size_t>(BufferKind::communication)] +=

@@ -21,8 +21,9 @@ namespace sextant {
 struct StageMemory {
   std::array<std::int64_t, kBufferKinds> at_peak{};  // bytes by BufferKind when the device holds most
   std::int64_t host = 0;
-  Bytes outside;     // context, NCCL, libraries
-  Bytes fragmented;  // held by the allocator beyond what is allocated at the peak
+  Bytes outside;           // context, NCCL, libraries
+  Bytes fragmented;        // held by the allocator beyond what is allocated at the peak
+  bool in_update = false;  // the device holds most while the optimizer updates
   Bytes allocated() const;
   Bytes reserved() const { return allocated() + fragmented + outside; }
 };

@@ -1,6 +1,8 @@
 // The search under rules of what goes together, against brute force: what the stack refuses is never returned, and nothing
 // that it allows is lost.
 #include <map>
+#include <ranges>
+#include <set>
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -124,6 +126,54 @@ INSTANTIATE_TEST_SUITE_P(
                               can.overlap_tp_to_zero = 1;
                             }}),
     [](const auto& stack) { return stack.param.name; });
+
+// Memory that frameworks take only while the optimizer updates, with a reserve that it does not add to: layouts are found as long
+// as they fit, to the byte. Of one replica as well, where ZeRO 0 and 1 shard alike but copy unlike.
+TEST(SearchRules, WhatTheUpdateTakesLeavesOutNoLayoutThatFits) {
+  for (const UpdateCopies copies : {UpdateCopies::none, UpdateCopies::flattened}) {
+    testing::OwnedJob owned = testing::small_job(1, 4, 4);
+    owned.training.global_batch = 4, owned.training.seq_len = 64, owned.training.gradient = Dtype::bf16;
+    owned.stack.memory.update_copies = copies, owned.stack.memory.fragmentation = 1.3;
+    owned.finish();
+    const Job unlimited = owned.job();
+    SearchSpace space = space_of_rules(unlimited);
+    space.sequence_parallel = {1}, space.overlap_tp = {0}, space.activation_offload = {{0, 1}};
+    space.zero_stage = {0, 1}, space.optimizer_offload = {0, 0.5}, space.parameter_offload = {0};
+    space.micro_batch = {1, 2, 4}, space.recompute = {{RecomputeKind::none, -1}, {RecomputeKind::full, 1}};
+    struct Member {
+      std::int64_t peak;
+      double step;
+      std::string key;
+    };
+    std::vector<Member> members;
+    const SearchTree tree(unlimited, space, owned.cluster.device.memory);
+    SearchCache cache(unlimited, space);
+    SimulateScratch scratch;
+    testing::each_member(space, [&](const Choice& choice) {
+      const ParallelPlan plan = tree.plan(choice, cache);
+      if (plan.world() != 4 || unlawful_reason(unlimited, plan) || space.idle_horizon(plan)) return;
+      members.push_back({plan_memory(unlimited, plan).peak.v, testing::simulated(unlimited, plan, scratch),
+                         plan_key(plan)});
+    });
+    std::set<std::int64_t> peaks;  // at each of which another layout fits
+    for (const Member& m : members) peaks.insert(m.peak);
+    ASSERT_GT(peaks.size(), 20u);
+    for (const std::int64_t limit : peaks) {
+      const auto fits = [&](const Member& m) { return m.peak <= limit; };
+      const auto expected =
+          std::ranges::min(members | std::views::filter(fits) | std::views::transform(&Member::step));
+      owned.cluster.device.memory = Bytes(limit);
+      owned.finish();
+      SearchOptions options;
+      options.move_layers = false, options.top = 1;
+      const SearchReport report = search(owned.job(), space, options);
+      ASSERT_FALSE(report.ranked.empty()) << limit;
+      EXPECT_NEAR(report.ranked.front().simulated.v / expected, 1, 1e-9)
+          << limit << " bytes: " << plan_key(report.ranked.front().plan);
+      EXPECT_LE(plan_memory(unlimited, report.ranked.front().plan).peak.v, limit);
+    }
+  }
+}
 
 // The fields that are decided at a level.
 std::vector<std::uint8_t> decided(const Choice& c, Level level) {
