@@ -104,7 +104,7 @@ std::vector<std::pair<std::string, Holds>> splits(std::span<const MeasuredRun> r
   for (const auto& [device, rows] : devices)
     if (rows >= kFewest)
       out.emplace_back(device,
-                       [device](const MeasuredRun& m) { return m.run.cluster.device.name == device; });
+                       [name = device](const MeasuredRun& m) { return m.run.cluster.device.name == name; });
   return out;
 }
 
@@ -142,7 +142,7 @@ HeldOut held_out(std::span<const RunRow> rows, const FrameworkMap& map,
   for (std::size_t i = 0; i < rows.size(); ++i) sources[rows[i].source].push_back(i);
   std::vector<Holds> held;
   for (const auto& [source, at] : sources)
-    held.emplace_back([&source](const MeasuredRun& m) { return m.source == source; });
+    held.emplace_back([name = source](const MeasuredRun& m) { return m.source == name; });
   auto fit = fits.without(held);
   const MemoryFits of_memory(rows, map, preset_dir);
   for (std::size_t s = 0; const auto& [source, at] : sources) {

@@ -1,8 +1,9 @@
 // Unit: presets that rows name. Expectation: read once, as they were first; another reader reads anew; errors are not kept.
+#include "core/runs/presets_read.hpp"
+
 #include <gtest/gtest.h>
 
 #include "core/base/error.hpp"
-#include "core/runs/presets_read.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace sextant {
@@ -13,8 +14,8 @@ TEST(PresetsRead, EachIsReadOnceByAReaderAndItsCopies) {
   const PresetsRead read;
   EXPECT_THROW(read.stack("own", presets.path()), ConfigError);
   const auto write = [&](double bytes) {
-    presets.write("stacks/own.json", R"({"name": "own", "kernels": {"loss_bytes_per_logit": )" +
-                                         std::to_string(bytes) + "}}");
+    presets.write("stacks/own.json",
+                  R"({"name": "own", "kernels": {"loss_bytes_per_logit": )" + std::to_string(bytes) + "}}");
   };
   write(7);
   EXPECT_EQ(read.stack("own", presets.path()).kernels.loss_bytes_per_logit, 7);
@@ -22,7 +23,8 @@ TEST(PresetsRead, EachIsReadOnceByAReaderAndItsCopies) {
   const PresetsRead copy = read;
   EXPECT_EQ(copy.stack("own", presets.path()).kernels.loss_bytes_per_logit, 7);
   EXPECT_EQ(PresetsRead().stack("own", presets.path()).kernels.loss_bytes_per_logit, 9) << "control";
-  EXPECT_EQ(copy.stack("own", presets.path(), "hopper").kernels.loss_bytes_per_logit, 9) << "another question";
+  EXPECT_EQ(copy.stack("own", presets.path(), "hopper").kernels.loss_bytes_per_logit, 9)
+      << "another question";
 }
 
 }  // namespace
