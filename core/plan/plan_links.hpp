@@ -29,6 +29,7 @@ struct PlanLinks {
     return of_stage.empty() ? 0 : of_stage[static_cast<std::size_t>(stage)];
   }
   const StageLinks& of(int stage) const { return stages[index(stage)]; }
+  bool operator==(const PlanLinks&) const = default;
 };
 
 PlanLinks plan_links(const Topology&, const ParallelPlan&);

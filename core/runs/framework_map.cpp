@@ -156,13 +156,14 @@ std::optional<Rejection> cannot(StackSpec stack, ParallelPlan plan, const RunRow
   return refuses(stack, plan, row.model, row.training);
 }
 
-bool can_do(const StackRule& rule, const RunRow& row, const std::filesystem::path& presets) {
-  return !cannot(load_stack(rule.stack, presets), plan_under(rule, row), row);
+bool can_do(const StackRule& rule, const RunRow& row, const PresetsRead& read,
+            const std::filesystem::path& presets) {
+  return !cannot(read.stack(rule.stack, presets), plan_under(rule, row), row);
 }
 
 // The first that fits. A class, or a rule by a date that the row does not state, is taken only where its stack can do what the
 // row did; of those that cannot, the first.
-const StackRule* first_fit(const std::vector<StackRule>& rules, const RunRow& row,
+const StackRule* first_fit(const std::vector<StackRule>& rules, const RunRow& row, const PresetsRead& read,
                            const std::filesystem::path& presets) {
   const StackRule* first = nullptr;
   for (const StackRule& rule : rules) {
@@ -170,7 +171,7 @@ const StackRule* first_fit(const std::vector<StackRule>& rules, const RunRow& ro
     // Below a rule by date that an undated row was not given, the older ones are guesses as well.
     const bool guessed =
         rule.framework.empty() || (dated(row.date).empty() && (first != nullptr || !rule.from.empty()));
-    if (!guessed || can_do(rule, row, presets)) return &rule;
+    if (!guessed || can_do(rule, row, read, presets)) return &rule;
     if (!first) first = &rule;
   }
   return first;
@@ -274,9 +275,9 @@ std::vector<LayerRange> split_layers(const ModelSpec& m, int chunks, LayerSplit 
 
 ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::filesystem::path& preset_dir) {
   ResolvedRun r;
-  const StackRule* rule = first_fit(map.frameworks, row, preset_dir);
+  const StackRule* rule = first_fit(map.frameworks, row, map.presets, preset_dir);
   if (rule == nullptr) {
-    rule = first_fit(map.classes, row, preset_dir);
+    rule = first_fit(map.classes, row, map.presets, preset_dir);
     r.by_class = true;
     r.interval = map.class_interval;
   }
@@ -287,7 +288,7 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   r.training = row.training;
   r.plan = plan_under(*rule, row);
   ClusterOfRow cluster = cluster_of(row, map, preset_dir);
-  r.stack = load_stack(rule->stack, preset_dir, cluster.spec.device.generation);
+  r.stack = map.presets.stack(rule->stack, preset_dir, cluster.spec.device.generation);
   r.training.stack = r.stack.name;
   if (r.by_class)
     r.note = fmt::format("framework '{}' is not known; taken as {}{}", row.framework, r.stack.name,

@@ -12,6 +12,7 @@
 #include "core/cluster/cluster_spec.hpp"
 #include "core/plan/stack_spec.hpp"
 #include "core/runs/measured_range.hpp"
+#include "core/runs/presets_read.hpp"
 #include "core/runs/run_row.hpp"
 
 namespace sextant {
@@ -62,6 +63,7 @@ struct FrameworkMap {
   double class_interval = 1.0;
   std::vector<MeasuredRange> measured;
   std::vector<std::string> measured_stacks;  // of these runs, and what is one of them of another date
+  PresetsRead presets = {};                  // as rows were resolved with them first
 };
 
 FrameworkMap load_framework_map(const std::filesystem::path& preset_dir);

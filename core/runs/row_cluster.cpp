@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "core/base/named_words.hpp"
-#include "core/cluster/cluster_files.hpp"
 #include "core/cluster/fabric_words.hpp"
 
 namespace sextant {
@@ -39,20 +38,20 @@ bool applies(const ClusterRule& rule, const RunRow& row) {
 
 // Of a family by the ports that the words state, else by one for each device.
 ClusterOfRow of_family(const RunRow& row, const ClusterRule& rule, const std::string& nodes,
-                       const std::filesystem::path& presets) {
+                       const PresetsRead& read, const std::filesystem::path& presets) {
   FabricPorts ports = fabric_ports(row.fabric);
   const bool counted = ports.count > 0 || ports.per_gpu, rated = ports.gbps > 0;
   if (ports.count == 0) ports.count = std::max(1, row.gpus_per_node);
   if (!rated) ports.gbps = rule.port_Gbps;
   const std::string exact = fmt::format("{}-{}x{:g}", rule.family, ports.count, ports.gbps);
   if (std::filesystem::exists(presets / "fabrics" / (exact + ".json"))) {
-    ClusterOfRow out{load_cluster(nodes + "@" + exact, presets)};
+    ClusterOfRow out{read.cluster(nodes + "@" + exact, presets)};
     out.guessed = row.nodes > 1 && !counted && !row.node_network;
     if (out.guessed)
       out.note = fmt::format("fabric '{}' is taken as {}, a port for each GPU", row.fabric, exact);
     return out;
   }
-  ClusterOfRow out{load_cluster(nodes + "@" + rule.preset, presets)};
+  ClusterOfRow out{read.cluster(nodes + "@" + rule.preset, presets)};
   if (row.nodes < 2 || row.node_network) return out;
   out.guessed = !(counted && ports.gbps > 0);
   const double usual = out.spec.fabric.bandwidth.v, said = ports.count * ports.gbps / 8 * 1e9;
@@ -69,25 +68,26 @@ ClusterOfRow of_family(const RunRow& row, const ClusterRule& rule, const std::st
 }  // namespace
 
 ClusterOfRow cluster_of(const RunRow& row, const FrameworkMap& map, const std::filesystem::path& presets) {
+  const PresetsRead& read = map.presets;
   const std::string counts = fmt::format("{}x{}x", row.nodes, row.gpus_per_node);
   const auto rule = std::ranges::find_if(map.clusters, [&](const ClusterRule& r) { return applies(r, row); });
   if (rule != map.clusters.end()) {
     ClusterOfRow out;
     if (!rule->family.empty()) {
-      out = of_family(row, *rule, counts + row.gpu, presets);
+      out = of_family(row, *rule, counts + row.gpu, read, presets);
     } else if (!rule->cluster.empty()) {
-      out.spec = load_cluster(counts + rule->cluster, presets);
+      out.spec = read.cluster(counts + rule->cluster, presets);
       // The same nodes are sold with devices of several sizes.
-      if (const DeviceSpec device = load_device(row.gpu, presets); device.name != out.spec.device.name)
+      if (const DeviceSpec device = read.device(row.gpu, presets); device.name != out.spec.device.name)
         out.spec.device = device;
     } else {
-      out.spec = load_cluster(counts + row.gpu + "@" + rule->preset, presets);
+      out.spec = read.cluster(counts + row.gpu + "@" + rule->preset, presets);
     }
     use_stated_rate(row, out);
     return out;
   }
   // A network that no rule knows: the usual one of this device, at the rate that the row states.
-  ClusterOfRow out{load_cluster(counts + row.gpu, presets)};
+  ClusterOfRow out{read.cluster(counts + row.gpu, presets)};
   if (row.nodes < 2) return out;
   out.guessed = !row.node_network;
   if (row.node_network) set_rate(out.spec, row.node_network->v);

@@ -61,16 +61,10 @@ double StackMemory::*field(const std::string& key) {
   return it->member;
 }
 
-struct Sample {
-  ResolvedRun run;
-  const RunRow* row = nullptr;
-};
-
-double cost_of(const Sample& s, const MemoryPlan& plan, std::span<const double> x) {
+double cost_of(MemorySample& s, const MemoryPlan& plan, std::span<const double> x) {
   constexpr double kPeakScale = 0.05;  // relative error that counts one
-  StackSpec stack = s.run.stack;
-  for (std::size_t i = 0; i < x.size(); ++i) set_memory_constant(stack.memory, plan.constants[i].key, x[i]);
-  const MemoryEstimate e = estimate_memory(s.run.model, s.run.training, s.run.plan, stack);
+  for (std::size_t i = 0; i < x.size(); ++i) set_memory_constant(s.tried.memory, plan.constants[i].key, x[i]);
+  const MemoryEstimate e = estimate_memory(s.run.model, s.run.training, s.run.plan, s.tried);
   if (s.row->peak_memory_GiB) {
     const double predicted = as_measured(e, s.run.plan, s.run.cluster.node.gpus, s.run.memory_kind);
     return huber((predicted / *s.row->peak_memory_GiB - 1) / kPeakScale);
@@ -80,7 +74,7 @@ double cost_of(const Sample& s, const MemoryPlan& plan, std::span<const double> 
   return huber(std::sqrt(-2 * std::log(std::max(likelihood, 1e-12))));
 }
 
-double objective(std::span<const Sample> samples, const MemoryPlan& plan, std::span<const double> x) {
+double objective(std::span<MemorySample> samples, const MemoryPlan& plan, std::span<const double> x) {
   double sum = tbb::parallel_reduce(
       tbb::blocked_range<std::size_t>(0, samples.size()), 0.0,
       [&](const auto& range, double part) {
@@ -95,23 +89,23 @@ double objective(std::span<const Sample> samples, const MemoryPlan& plan, std::s
   return sum;
 }
 
-std::vector<Sample> samples_of(std::span<const RunRow> rows, const FrameworkMap& map,
-                               const std::filesystem::path& preset_dir, const MemoryPlan& plan) {
+}  // namespace
+
+std::vector<MemorySample> memory_samples(std::span<const RunRow> rows, const FrameworkMap& map,
+                                         const std::filesystem::path& preset_dir, const MemoryPlan& plan) {
   const auto named = [](const std::vector<std::string>& list, const std::string& name) {
     return std::find(list.begin(), list.end(), name) != list.end();
   };
-  std::vector<Sample> samples;
+  std::vector<MemorySample> samples;
   for (const RunRow& row : rows) {
     if (row.quality == 'c' || !named(plan.sources, row.source)) continue;
     if (!row.peak_memory_GiB && !row.out_of_memory && !row.step_time) continue;
     ResolvedRun run = resolve(row, map, preset_dir);
     if (!named(plan.stacks, run.stack.name) || !validate(run.plan, run.model, run.training).empty()) continue;
-    samples.push_back({std::move(run), &row});
+    samples.push_back({run, &row, run.stack});
   }
   return samples;
 }
-
-}  // namespace
 
 void from_json(const nlohmann::json& j, MemoryConstant& c) { read_object(j, c, kMemoryConstant); }
 void from_json(const nlohmann::json& j, MemoryPlan& p) { read_object(j, p, kPlan); }
@@ -147,9 +141,13 @@ void set_memory_constant(StackMemory& m, const std::string& key, double value) {
 
 MemoryFit calibrate_memory(std::span<const RunRow> rows, const FrameworkMap& map,
                            const std::filesystem::path& preset_dir, const MemoryPlan& plan) {
-  const std::vector<Sample> samples = samples_of(rows, map, preset_dir, plan);
+  std::vector<MemorySample> samples = memory_samples(rows, map, preset_dir, plan);
+  return calibrate_memory(samples, plan);
+}
+
+MemoryFit calibrate_memory(std::span<MemorySample> samples, const MemoryPlan& plan) {
   MemoryFit fit;
-  for (const Sample& s : samples) ++(s.row->peak_memory_GiB ? fit.peaks : fit.outcomes);
+  for (const MemorySample& s : samples) ++(s.row->peak_memory_GiB ? fit.peaks : fit.outcomes);
   if (samples.empty() || plan.constants.empty()) return fit;
 
   const std::size_t n = plan.constants.size();
@@ -170,7 +168,7 @@ MemoryFit calibrate_memory(std::span<const RunRow> rows, const FrameworkMap& map
     search.set_ftol_rel(1e-5);
     search.set_maxeval(static_cast<int>(150 * n));
     struct Search {
-      std::span<const Sample> samples;
+      std::span<MemorySample> samples;
       const MemoryPlan& plan;
     } problem{samples, plan};
     search.set_min_objective(

@@ -41,6 +41,17 @@ struct MemoryFit {
   std::vector<FittedConstant> constants;
 };
 
+// A row that speaks for a plan's constants. The row outlives it.
+struct MemorySample {
+  ResolvedRun run;
+  const RunRow* row = nullptr;
+  StackSpec tried;  // the run's, with the constants that a fit tries
+};
+std::vector<MemorySample> memory_samples(std::span<const RunRow>, const FrameworkMap&,
+                                         const std::filesystem::path& preset_dir, const MemoryPlan&);
+
+// Samples of this plan; what they try is left at the last that was tried.
+MemoryFit calibrate_memory(std::span<MemorySample>, const MemoryPlan&);
 MemoryFit calibrate_memory(std::span<const RunRow>, const FrameworkMap&,
                            const std::filesystem::path& preset_dir, const MemoryPlan&);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include <tbb/parallel_for.h>
@@ -35,6 +36,26 @@ Eigen::VectorXd FitProblem::log_time(const Eigen::VectorXd& theta) const {
   return log_times(runs, trial.options());
 }
 
+Eigen::MatrixXd FitProblem::log_times_at(std::span<const Eigen::VectorXd> thetas,
+                                         const std::function<bool(std::size_t, std::size_t)>& asked) const {
+  std::vector<std::unique_ptr<const CalibratedPresets>> trials;
+  for (const Eigen::VectorXd& theta : thetas)
+    trials.push_back(std::make_unique<const CalibratedPresets>(presets, settings(theta)));
+  Eigen::MatrixXd out =
+      Eigen::MatrixXd::Zero(static_cast<Eigen::Index>(runs.size()), static_cast<Eigen::Index>(thetas.size()));
+  tbb::parallel_for(std::size_t{0}, runs.size(), [&](std::size_t r) {
+    std::vector<std::size_t> columns;
+    std::vector<const CalibratedPresets*> wanted;
+    for (std::size_t c = 0; c < trials.size(); ++c)
+      if (asked(r, c)) columns.push_back(c), wanted.push_back(trials[c].get());
+    const auto steps = predict_steps(runs[r].run, wanted);
+    for (std::size_t i = 0; i < columns.size(); ++i)
+      out(static_cast<Eigen::Index>(r), static_cast<Eigen::Index>(columns[i])) =
+          std::log(steps[i].value_or(runs[r].step).v);
+  });
+  return out;
+}
+
 Eigen::VectorXd FitProblem::measured() const {
   Eigen::VectorXd out(static_cast<Eigen::Index>(runs.size()));
   for (std::size_t i = 0; i < runs.size(); ++i) out[static_cast<Eigen::Index>(i)] = std::log(runs[i].step.v);
@@ -47,16 +68,22 @@ Eigen::MatrixXd FitProblem::jacobian(const Eigen::VectorXd& theta, const Eigen::
   std::map<std::pair<ConstantOwner, std::string>, std::vector<std::size_t>> together;
   for (std::size_t k = 0; k < calibrated.size(); ++k)
     together[{calibrated[k].of, calibrated[k].key}].push_back(k);
+  std::vector<std::vector<std::size_t>> moved_together;
+  std::vector<Eigen::VectorXd> moved;
   for (const auto& [key, members] : together) {
-    Eigen::VectorXd moved = theta;
-    for (const std::size_t k : members) moved[static_cast<Eigen::Index>(k)] += kStep;
-    const Eigen::VectorXd change = (log_time(moved) - at) / kStep;
-    for (const std::size_t k : members)
-      for (std::size_t r = 0; r < runs.size(); ++r)
-        if (concerns(calibrated[k], runs[r].run))
-          j(static_cast<Eigen::Index>(r), static_cast<Eigen::Index>(k)) =
-              change[static_cast<Eigen::Index>(r)];
+    moved.push_back(theta);
+    for (const std::size_t k : members) moved.back()[static_cast<Eigen::Index>(k)] += kStep;
+    moved_together.push_back(members);
   }
+  const Eigen::MatrixXd times = log_times_at(moved, [&](std::size_t r, std::size_t c) {
+    return std::ranges::any_of(moved_together[c],
+                               [&](std::size_t k) { return concerns(calibrated[k], runs[r].run); });
+  });
+  for (std::size_t c = 0; c < moved.size(); ++c)
+    for (const std::size_t k : moved_together[c])
+      for (std::size_t r = 0; r < runs.size(); ++r)
+        if (const auto row = static_cast<Eigen::Index>(r); concerns(calibrated[k], runs[r].run))
+          j(row, static_cast<Eigen::Index>(k)) = (times(row, static_cast<Eigen::Index>(c)) - at[row]) / kStep;
   return j;
 }
 Eigen::VectorXd FitProblem::clamped(Eigen::VectorXd theta) const {

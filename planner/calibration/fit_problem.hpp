@@ -2,6 +2,7 @@
 // prior by measured ones (Gauss-Newton step, Huber weights). Used by calibrate and leave_out alone.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,9 @@ struct FitProblem {
   std::vector<Setting> settings(const Eigen::VectorXd& theta) const;
   // Logarithm of the predicted step at the priors times exp(theta).
   Eigen::VectorXd log_time(const Eigen::VectorXd& theta) const;
+  // The same of several, a column each, where `asked(run, column)`; zero elsewhere.
+  Eigen::MatrixXd log_times_at(std::span<const Eigen::VectorXd> thetas,
+                               const std::function<bool(std::size_t, std::size_t)>& asked) const;
   Eigen::VectorXd measured() const;
   // Forward differences; calibrated constants of one key with different owners touch different rows and are moved together.
   Eigen::MatrixXd jacobian(const Eigen::VectorXd& theta, const Eigen::VectorXd& at) const;

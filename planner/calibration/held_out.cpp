@@ -37,21 +37,28 @@ class PartialFits {
     std::vector<Setting> settings;
     int rows = 0;
   };
-  Fit without(const Holds& held) const {
-    Fit out;
-    std::vector<MeasuredRun> seen;
-    std::vector<Eigen::Index> at;
-    for (std::size_t r = 0; r < runs_.size(); ++r)
-      if (!held(runs_[r])) seen.push_back(runs_[r]), at.push_back(static_cast<Eigen::Index>(r));
-    out.rows = static_cast<int>(seen.size());
-    const FitProblem part{seen, calibrated_, preset_dir_};
-    const Eigen::MatrixXd j = jacobian_(at, Eigen::all);
-    const Eigen::VectorXd measured = measured_(at), even = Eigen::VectorXd::Ones(measured.size());
+  // Without what each holds, all of them at once: a run is lowered for all fits that saw it.
+  std::vector<Fit> without(std::span<const Holds> held) const {
+    std::vector<std::vector<Eigen::Index>> seen(held.size());
+    for (std::size_t h = 0; h < held.size(); ++h)
+      for (std::size_t r = 0; r < runs_.size(); ++r)
+        if (!held[h](runs_[r])) seen[h].push_back(static_cast<Eigen::Index>(r));
     const Posterior prior{cold_, problem_.prior_covariance()};
-    Eigen::VectorXd x =
-        part.clamped(update(prior, j, measured - at_cold_(at), cold_, even, rules_.noise).mean);
-    x = part.clamped(update(prior, j, measured - part.log_time(x), x, even, rules_.noise).mean);
-    out.settings = problem_.settings(x);
+    const auto moved = [&](const std::vector<Eigen::Index>& rows, const Eigen::VectorXd& now,
+                           const Eigen::VectorXd& x) {
+      const Eigen::VectorXd even = Eigen::VectorXd::Ones(static_cast<Eigen::Index>(rows.size()));
+      return problem_.clamped(
+          update(prior, jacobian_(rows, Eigen::all), measured_(rows) - now(rows), x, even, rules_.noise)
+              .mean);
+    };
+    std::vector<Eigen::VectorXd> x;
+    for (const auto& rows : seen) x.push_back(moved(rows, at_cold_, cold_));
+    const Eigen::MatrixXd now =
+        problem_.log_times_at(x, [&](std::size_t r, std::size_t h) { return !held[h](runs_[r]); });
+    std::vector<Fit> out;
+    for (std::size_t h = 0; h < held.size(); ++h)
+      out.push_back({problem_.settings(moved(seen[h], now.col(static_cast<Eigen::Index>(h)), x[h])),
+                     static_cast<int>(seen[h].size())});
     return out;
   }
 
@@ -97,7 +104,7 @@ std::vector<std::pair<std::string, Holds>> splits(std::span<const MeasuredRun> r
   for (const auto& [device, rows] : devices)
     if (rows >= kFewest)
       out.emplace_back(device,
-                       [device](const MeasuredRun& m) { return m.run.cluster.device.name == device; });
+                       [name = device](const MeasuredRun& m) { return m.run.cluster.device.name == name; });
   return out;
 }
 
@@ -133,13 +140,17 @@ HeldOut held_out(std::span<const RunRow> rows, const FrameworkMap& map,
   out.predictions.resize(rows.size());
   std::map<std::string, std::vector<std::size_t>> sources;
   for (std::size_t i = 0; i < rows.size(); ++i) sources[rows[i].source].push_back(i);
-  for (const auto& [source, at] : sources) {
+  std::vector<Holds> held;
+  for (const auto& [source, at] : sources)
+    held.emplace_back([name = source](const MeasuredRun& m) { return m.source == name; });
+  auto fit = fits.without(held);
+  const MemoryFits of_memory(rows, map, preset_dir);
+  for (std::size_t s = 0; const auto& [source, at] : sources) {
     std::vector<RunRow> own;
     for (const std::size_t i : at) own.push_back(rows[i]);
-    const auto fit = fits.without([&](const MeasuredRun& m) { return m.source == source; });
-    const MemoryWithout memory(source, rows, map, preset_dir);
-    const auto predictions =
-        predicted(own, map, preset_dir, fit.settings, [&](ResolvedRun& run) { memory.use(run); });
+    const MemoryWithout memory = of_memory.without(source);
+    const auto predictions = predicted(own, map, preset_dir, std::move(fit[s++].settings),
+                                       [&](ResolvedRun& run) { memory.use(run); });
     for (std::size_t k = 0; k < at.size(); ++k) out.predictions[at[k]] = predictions[k];
   }
   out.sources = score_runs(rows, out.predictions, {.with_quality_c = options.with_quality_c});
@@ -147,14 +158,18 @@ HeldOut held_out(std::span<const RunRow> rows, const FrameworkMap& map,
 
   std::map<std::string, const MeasuredRun*> by_id;
   for (const MeasuredRun& m : runs) by_id[m.id] = &m;
-  for (const auto& [name, held] : splits(runs)) {
+  const auto all_splits = splits(runs);
+  held.clear();
+  for (const auto& split : all_splits) held.push_back(split.second);
+  fit = fits.without(held);
+  for (std::size_t s = 0; s < all_splits.size(); ++s) {
     std::vector<RunRow> own;
     for (const RunRow& row : trusted)
-      if (const auto it = by_id.find(row.run_id); it != by_id.end() && held(*it->second)) own.push_back(row);
-    if (own.empty()) continue;
-    const auto fit = fits.without(held);
-    if (fit.rows == 0) continue;
-    out.extrapolations.push_back(scored(name, own, predicted(own, map, preset_dir, fit.settings), fit.rows));
+      if (const auto it = by_id.find(row.run_id); it != by_id.end() && held[s](*it->second))
+        own.push_back(row);
+    if (own.empty() || fit[s].rows == 0) continue;
+    out.extrapolations.push_back(
+        scored(all_splits[s].first, own, predicted(own, map, preset_dir, fit[s].settings), fit[s].rows));
   }
   return out;
 }

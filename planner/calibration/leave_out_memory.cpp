@@ -1,9 +1,8 @@
 #include "planner/calibration/leave_out_memory.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
-
-#include "planner/calibration/calibrate_memory.hpp"
 
 namespace sextant {
 
@@ -15,21 +14,28 @@ bool named(const std::vector<std::string>& list, const std::string& name) {
 
 }  // namespace
 
-MemoryWithout::MemoryWithout(const std::string& source, std::span<const RunRow> rows, const FrameworkMap& map,
-                             const std::filesystem::path& preset_dir) {
-  std::vector<RunRow> others;
-  for (const MemoryPlan& plan : load_memory_plans(preset_dir)) {
+MemoryFits::MemoryFits(std::span<const RunRow> rows, const FrameworkMap& map,
+                       const std::filesystem::path& preset_dir)
+    : plans_(load_memory_plans(preset_dir)) {
+  for (const MemoryPlan& plan : plans_) samples_.push_back(memory_samples(rows, map, preset_dir, plan));
+}
+
+MemoryWithout MemoryFits::without(const std::string& source) const {
+  MemoryWithout out;
+  for (std::size_t p = 0; p < plans_.size(); ++p) {
+    const MemoryPlan& plan = plans_[p];
     if (!named(plan.sources, source)) continue;
-    if (others.empty())
-      std::copy_if(rows.begin(), rows.end(), std::back_inserter(others),
-                   [&](const RunRow& row) { return row.source != source; });
+    std::vector<MemorySample> others;
+    std::ranges::copy_if(samples_[p], std::back_inserter(others),
+                         [&](const MemorySample& s) { return s.row->source != source; });
     std::vector<std::pair<std::string, double>> values;
-    for (const FittedConstant& c : calibrate_memory(others, map, preset_dir, plan).constants)
+    for (const FittedConstant& c : calibrate_memory(others, plan).constants)
       values.emplace_back(c.key, c.value);
     if (values.empty())  // no other source speaks
       for (const MemoryConstant& c : plan.constants) values.emplace_back(c.key, c.prior);
-    for (const std::string& stack : plan.stacks) of_stack_[stack] = values;
+    for (const std::string& stack : plan.stacks) out.of_stack_[stack] = values;
   }
+  return out;
 }
 
 void MemoryWithout::use(ResolvedRun& run) const {
@@ -41,9 +47,10 @@ std::vector<SourceScore> leave_one_source_out_memory(std::span<const RunRow> row
                                                      const std::filesystem::path& preset_dir) {
   std::set<std::string> sources;
   for (const RunRow& r : rows) sources.insert(r.source);
+  const MemoryFits all(rows, map, preset_dir);
   std::vector<SourceScore> out;
   for (const std::string& source : sources) {
-    const MemoryWithout fits(source, rows, map, preset_dir);
+    const MemoryWithout fits = all.without(source);
     if (fits.empty()) continue;
     std::vector<RunRow> own;
     for (const RunRow& r : rows)

@@ -12,20 +12,31 @@
 
 #include "core/runs/framework_map.hpp"
 #include "core/runs/run_row.hpp"
+#include "planner/calibration/calibrate_memory.hpp"
 #include "planner/validation/validate.hpp"
 
 namespace sextant {
 
-// Coefficients of memory by a fit without one source. `rows` may hold rows of that source.
+// Coefficients of memory by a fit without one source.
 class MemoryWithout {
  public:
-  MemoryWithout(const std::string& source, std::span<const RunRow> rows, const FrameworkMap&,
-                const std::filesystem::path& preset_dir);
   void use(ResolvedRun&) const;
   bool empty() const { return of_stack_.empty(); }  // no coefficient was fitted to the source
 
  private:
+  friend class MemoryFits;
   std::map<std::string, std::vector<std::pair<std::string, double>>> of_stack_;  // key and value
+};
+
+// Such fits to one set of rows, which outlive it.
+class MemoryFits {
+ public:
+  MemoryFits(std::span<const RunRow>, const FrameworkMap&, const std::filesystem::path& preset_dir);
+  MemoryWithout without(const std::string& source) const;
+
+ private:
+  std::vector<MemoryPlan> plans_;
+  std::vector<std::vector<MemorySample>> samples_;  // of each plan
 };
 
 // For every source that coefficients are fitted to, in the order of names.

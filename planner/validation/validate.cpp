@@ -80,18 +80,46 @@ RunPrediction predict_resolved(ResolvedRun run, const PredictOptions& options) {
   return out;
 }
 
-std::optional<Seconds> predict_step(ResolvedRun run, const PredictOptions& options) {
-  if (!validate(run.plan, run.model, run.training).empty()) return std::nullopt;
+namespace {
+
+// What steps of one run under several constants share.
+struct Lowered {
+  std::optional<PlanLinks> links;  // that `graph` is of
+  FoldedGraph graph;
+  SimulateScratch scratch;
+};
+
+Seconds step_of(ResolvedRun run, const PredictOptions& options, Lowered& lowered) {
   if (options.adjust) options.adjust(run);
   const Topology topology(run.cluster);
   const AnalyticCostModel cost(run.cluster, run.stack, constants_of(run.cluster.device.generation, options));
   const Job job{run.model, run.training, run.cluster, topology,        run.stack,
                 cost,      1.0,          nullptr,     options.residual};
-  const FoldedGraph graph =
-      lower_folded(run.model, run.training, plan_links(topology, run.plan), run.plan, run.stack);
-  SimulateScratch scratch;
-  return measured_step(job, run.plan,
-                       simulated_step(graph, price(graph, cost), simulate_options(job, run.plan), scratch));
+  if (PlanLinks links = plan_links(topology, run.plan); links != lowered.links) {
+    lowered.graph = lower_folded(run.model, run.training, links, run.plan, run.stack);
+    lowered.links = std::move(links);
+  }
+  const FoldedGraph& graph = lowered.graph;
+  return measured_step(
+      job, run.plan,
+      simulated_step(graph, price(graph, cost), simulate_options(job, run.plan), lowered.scratch));
+}
+
+}  // namespace
+
+std::optional<Seconds> predict_step(ResolvedRun run, const PredictOptions& options) {
+  if (!validate(run.plan, run.model, run.training).empty()) return std::nullopt;
+  Lowered lowered;
+  return step_of(std::move(run), options, lowered);
+}
+
+std::vector<std::optional<Seconds>> predict_steps(const ResolvedRun& run,
+                                                  std::span<const CalibratedPresets* const> presets) {
+  std::vector<std::optional<Seconds>> out(presets.size());
+  if (presets.empty() || !validate(run.plan, run.model, run.training).empty()) return out;
+  Lowered lowered;
+  for (std::size_t i = 0; i < presets.size(); ++i) out[i] = step_of(run, presets[i]->options(), lowered);
+  return out;
 }
 
 RunPrediction predict_run(const RunRow& row, const FrameworkMap& map, const PredictOptions& options) {

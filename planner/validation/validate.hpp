@@ -63,6 +63,9 @@ class CalibratedPresets {
 RunPrediction predict_resolved(ResolvedRun, const PredictOptions&);
 // Its step alone: a third of the work. Nothing where the layout is unlawful.
 std::optional<Seconds> predict_step(ResolvedRun, const PredictOptions&);
+// The same under one set of constants after another; the run is lowered anew only where they change its links.
+std::vector<std::optional<Seconds>> predict_steps(const ResolvedRun&,
+                                                  std::span<const CalibratedPresets* const>);
 RunPrediction predict_run(const RunRow&, const FrameworkMap&, const PredictOptions&);
 
 struct ManyRuns {

@@ -156,14 +156,17 @@ std::exception_ptr RankTrainer::take_batch(const SequenceSource& source, std::in
 
 namespace {
 
-// bf16 numbers as weights have them; two of them are an ordinary fp32 number.
-std::vector<Bfloat16> small_normals() {
-  std::vector<Bfloat16> values(std::size_t{1} << 20);
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal(0, 0.02F);
-  for (Bfloat16& v : values)
-    v.bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random)) >> 16);
-  return values;
+// bf16 numbers as weights have them; two of them are an ordinary fp32 number. Drawn once for all ranks of a process.
+const std::vector<Bfloat16>& small_normals() {
+  static const std::vector<Bfloat16> drawn = [] {
+    std::vector<Bfloat16> values(std::size_t{1} << 20);
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(0, 0.02F);
+    for (Bfloat16& v : values)
+      v.bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random)) >> 16);
+    return values;
+  }();
+  return drawn;
 }
 
 }  // namespace
@@ -177,8 +180,7 @@ bool RankTrainer::rehearsed_before(OpId id) {
 
 // Of ordinary numbers: on zeros, which fresh memory is, products draw less power and run faster, some more than others.
 void RankTrainer::rehearse() {
-  const std::vector<Bfloat16> values = small_normals();
-  arena_.fill(std::as_bytes(std::span(values)));
+  arena_.fill(std::as_bytes(std::span(small_normals())));
   launcher_.batch = batch(source_, clock_.step);
   launcher_.batch.loss_scale = 1;
   launcher_.scalars = {.skip = true};  // roots of those numbers would be none

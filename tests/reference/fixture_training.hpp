@@ -45,6 +45,7 @@ inline WeightSource weights_of(const NamedTensors& tensors) {
   };
 }
 
+// Its weights in the end.
 inline WholeState train_case(const TrainingCase& c, const std::string& key, Dtype dtype, int steps,
                              const Ranks& ranks = {}, const RankOptions& options = {}) {
   const ExecutionGraph graph =
@@ -55,7 +56,15 @@ inline WholeState train_case(const TrainingCase& c, const std::string& key, Dtyp
     const auto first = static_cast<std::ptrdiff_t>((step * c.batch + sequence) * (c.seq + 1));
     std::copy_n(c.tokens.begin() + first, out.size(), out.begin());
   };
-  return run_whole({graph, own_stack(), optimizer, sequences, weights_of(c.start), steps, ranks, options});
+  return run_whole({graph,
+                    own_stack(),
+                    optimizer,
+                    sequences,
+                    weights_of(c.start),
+                    steps,
+                    ranks,
+                    options,
+                    {StateField::master}});
 }
 
 // Loss and gradients of one step. What the first update leaves of a gradient is (1 - beta1) of it, in a moment that was zero:
@@ -76,7 +85,8 @@ inline StepResult gradients_of(const GradientCase& c, const std::string& key, Dt
       out[i] = target != kIgnoreTarget ? target : last ? ~0 : ~c.ids[first + i];
     }
   };
-  WholeState ended = run_whole({graph, own_stack(), optimizer, sequences, weights_of(c.weights), 1, ranks});
+  WholeState ended = run_whole(
+      {graph, own_stack(), optimizer, sequences, weights_of(c.weights), 1, ranks, {}, {StateField::moment1}});
   StepResult result{.loss = ended.steps.front().loss};
   result.gradients = std::move(ended.state.at(StateField::moment1));
   for (auto& [name, values] : result.gradients)

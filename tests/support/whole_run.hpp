@@ -2,6 +2,7 @@
 // space, to be held against another layout's, another device's or a reference.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -42,12 +43,17 @@ struct WholeRun {
   int steps = 1;
   Ranks ranks = {};
   RankOptions options = {};
+  std::vector<StateField> read = {kStateFields.begin(), kStateFields.end()};
+  bool read_first = false;  // also what is held after the first of several steps
 };
+
+// By tensor, whole and row-major.
+using WholeTensors = std::map<std::string, std::vector<double>>;
 
 struct WholeState {
   std::vector<StepReport> steps;
   Executor::Programs programs;  // of rank 0
-  std::map<StateField, std::map<std::string, std::vector<double>>> state;
+  std::map<StateField, WholeTensors> state, first;
 };
 
 // Beside the source tree, or where a bundle of the tests has them.
@@ -69,6 +75,24 @@ inline ExecutionGraph graph_to_run(const std::string& key, const ModelSpec& mode
   if (problems.empty()) problems = runtime_refuses(model, training, plan, own_stack(), kernels);
   for (const Problem& p : problems) ADD_FAILURE() << key << ": " << to_string(p);
   return lower(model, training, flat_links(plan), plan, own_stack());
+}
+
+// What a rank owns of a field, into its places of the whole.
+inline void read_whole(const RankTrainer& trainer, StateField field, bool tied, WholeTensors& state) {
+  trainer.state().read_owned(field, [&](const OwnedPiece& piece, std::span<const double> values) {
+    const ModelSlice& s = piece.slice;
+    // A tied head is another place of the embedding; the first stage's copy stands for both.
+    if (s.name == "lm_head.weight" && tied) return;
+    auto& whole = state[s.name];
+    whole.resize(static_cast<std::size_t>(s.model_rows * s.model_cols));
+    std::int64_t row = piece.begin / s.cols, col = piece.begin % s.cols;
+    for (std::size_t i = 0; i < values.size() && row < s.real_rows(); ++row, col = 0) {
+      const std::size_t n = std::min(values.size() - i, static_cast<std::size_t>(s.cols - col));
+      std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(i), n,
+                  whole.begin() + (s.first_row + row) * s.model_cols + s.first_col + col);
+      i += n;
+    }
+  });
 }
 
 inline WholeState run_whole(const WholeRun& how) {
@@ -94,24 +118,17 @@ inline WholeState run_whole(const WholeRun& how) {
     for (int s = 0; s < how.steps; ++s) {
       const auto report = trainer.step();
       if (c.rank() == 0) result.steps.push_back(*report);
+      if (s > 0 || !how.read_first || how.steps == 1) continue;
+      trainer.finish();
+      const std::lock_guard lock(mutex);
+      for (const StateField field : how.read)
+        read_whole(trainer, field, how.graph.model.tied_embeddings, result.first[field]);
     }
     trainer.finish();
     const std::lock_guard lock(mutex);
     if (c.rank() == 0) result.programs = trainer.executor().programs();
-    for (const StateField field : kStateFields)
-      trainer.state().read_owned(field, [&](const OwnedPiece& piece, std::span<const double> values) {
-        const ModelSlice& s = piece.slice;
-        // A tied head is another place of the embedding; the first stage's copy stands for both.
-        if (s.name == "lm_head.weight" && how.graph.model.tied_embeddings) return;
-        auto& whole = result.state[field][s.name];
-        whole.resize(static_cast<std::size_t>(s.model_rows * s.model_cols));
-        for (std::size_t i = 0; i < values.size(); ++i) {
-          const std::int64_t at = piece.begin + static_cast<std::int64_t>(i), row = at / s.cols;
-          if (row < s.real_rows())
-            whole[static_cast<std::size_t>((s.first_row + row) * s.model_cols + s.first_col + at % s.cols)] =
-                values[i];
-        }
-      });
+    for (const StateField field : how.read)
+      read_whole(trainer, field, how.graph.model.tied_embeddings, result.state[field]);
   });
   return result;
 }

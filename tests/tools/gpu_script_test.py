@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 SOURCE = sys.argv[1]
 sys.path.insert(0, os.path.join(SOURCE, "tools", "dev"))
@@ -285,5 +286,18 @@ class Script(unittest.TestCase):
         self.assertIn("tools/dev/gpu_checks.sh", done.stderr)
 
 
+def result_of(test):
+    result = unittest.TestResult()
+    test.run(result)
+    return result
+
+
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    # Some at once: each waits most of its time for steps that sleep or are cut off.
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(result_of, unittest.defaultTestLoader.loadTestsFromTestCase(Script)))
+    failures = [failure for result in results for failure in result.failures + result.errors]
+    for case, text in failures:
+        print(f"{case}\n{text}", file=sys.stderr)
+    print(f"{sum(result.testsRun for result in results)} tests, {len(failures)} failures")
+    sys.exit(1 if failures or not results else 0)

@@ -77,13 +77,22 @@ bool fits(const Description& d, const Layout& a, const Layout& b, const Layout& 
   return rows(a, d.a) == c.rows && cols(b, d.b) == c.cols && cols(a, d.a) == rows(b, d.b);
 }
 
-double load(const void* data, cudaDataType_t type, std::size_t i) {
-  if (type == CUDA_R_64F) return static_cast<const double*>(data)[i];
-  if (type == CUDA_R_32F) return static_cast<const float*>(data)[i];
-  if (is_fp8(type))
-    return sextant::fp8::decode(static_cast<const std::uint8_t*>(data)[i],
-                                type == CUDA_R_8F_E4M3 ? sextant::Fp8::e4m3 : sextant::Fp8::e5m2);
-  return std::bit_cast<float>(std::uint32_t{static_cast<const std::uint16_t*>(data)[i]} << 16);
+// Calls f(a function that gives the element at a place).
+template <class F>
+void with_elements(const void* data, cudaDataType_t type, F&& f) {
+  if (type == CUDA_R_64F)
+    f([d = static_cast<const double*>(data)](std::size_t i) { return d[i]; });
+  else if (type == CUDA_R_32F)
+    f([d = static_cast<const float*>(data)](std::size_t i) { return d[i]; });
+  else if (is_fp8(type))
+    f([d = static_cast<const std::uint8_t*>(data),
+       format = type == CUDA_R_8F_E4M3 ? sextant::Fp8::e4m3 : sextant::Fp8::e5m2](std::size_t i) {
+      return sextant::fp8::decode(d[i], format);
+    });
+  else
+    f([d = static_cast<const std::uint16_t*>(data)](std::size_t i) {
+      return std::bit_cast<float>(std::uint32_t{d[i]} << 16);
+    });
 }
 void store(void* data, cudaDataType_t type, std::size_t i, double x) {
   if (type == CUDA_R_64F) {
@@ -97,14 +106,27 @@ void store(void* data, cudaDataType_t type, std::size_t i, double x) {
   }
 }
 
-// Adds left[kRows][k] times right[k][n] to sum[kRows][n]; each element takes its k ascending.
+constexpr std::size_t kVectorBytes = 64;
+template <class A>
+struct VectorOf {
+  typedef A Type __attribute__((vector_size(kVectorBytes)));
+};
+
+// sum[kRows][columns] = left[kRows][k] times right[k][columns]; each element takes its k ascending. Two vectors of columns
+// stay in registers over the whole of k.
 template <std::size_t kRows, class A>
-void add_rows(const A* left, std::size_t k, const A* right, std::size_t n, A* __restrict sum) {
-  for (std::size_t i = 0; i < k; ++i) {
-    std::array<A, kRows> factor;
-    for (std::size_t r = 0; r < kRows; ++r) factor[r] = left[r * k + i];
-    for (std::size_t col = 0; col < n; ++col)
-      for (std::size_t r = 0; r < kRows; ++r) sum[r * n + col] += factor[r] * right[i * n + col];
+void sum_rows(const A* left, std::size_t k, const A* right, std::size_t columns, A* sum) {
+  using Vector = typename VectorOf<A>::Type;
+  constexpr std::size_t w = kVectorBytes / sizeof(A);
+  for (std::size_t col = 0; col < columns; col += 2 * w) {
+    Vector sums[kRows][2] = {};
+    for (std::size_t i = 0; i < k; ++i) {
+      Vector row[2];
+      std::memcpy(row, right + i * columns + col, sizeof row);
+      for (std::size_t r = 0; r < kRows; ++r)
+        for (std::size_t v = 0; v < 2; ++v) sums[r][v] += left[r * k + i] * row[v];
+    }
+    for (std::size_t r = 0; r < kRows; ++r) std::memcpy(sum + r * columns + col, sums[r], sizeof sums[r]);
   }
 }
 
@@ -112,35 +134,43 @@ void add_rows(const A* left, std::size_t k, const A* right, std::size_t n, A* __
 template <class A>
 void product(const Description& d, double alpha, double beta, const Layout& la, const void* a,
              const Layout& lb, const void* b, const Layout& lc, void* c) {
+  constexpr std::size_t kRows = 4, kColumns = 2 * kVectorBytes / sizeof(A);
   const std::size_t m = lc.rows, n = lc.cols, k = d.a == CUBLAS_OP_N ? la.cols : la.rows;
   const auto widened = [](const Layout& x, const void* data, bool transposed, std::size_t rows,
-                          std::size_t cols) {  // to [rows][cols]
-    std::vector<A> out(rows * cols);
+                          std::size_t cols, std::size_t padded) {  // to [rows][padded], zeros behind cols
+    std::vector<A> out(rows * padded);
     const auto stride = static_cast<std::size_t>(x.stride);
-    for (std::size_t i = 0; i < rows; ++i)
-      for (std::size_t j = 0; j < cols; ++j)
-        out[i * cols + j] = static_cast<A>(load(data, x.type, transposed ? j + i * stride : i + j * stride));
+    with_elements(data, x.type, [&](const auto& at) {
+      if (transposed)
+        for (std::size_t i = 0; i < rows; ++i)
+          for (std::size_t j = 0; j < cols; ++j) out[i * padded + j] = static_cast<A>(at(j + i * stride));
+      else
+        for (std::size_t j = 0; j < cols; ++j)
+          for (std::size_t i = 0; i < rows; ++i) out[i * padded + j] = static_cast<A>(at(i + j * stride));
+    });
     return out;
   };
-  const auto left = widened(la, a, d.a != CUBLAS_OP_N, m, k),
-             right = widened(lb, b, d.b != CUBLAS_OP_N, k, n);
-  constexpr std::size_t kRows = 4;  // at once: a row of `right` is read for all of them
-  std::vector<A> sum(kRows * n);
+  const std::size_t columns = (n + kColumns - 1) / kColumns * kColumns;
+  const auto left = widened(la, a, d.a != CUBLAS_OP_N, m, k, k),
+             right = widened(lb, b, d.b != CUBLAS_OP_N, k, n, columns);
+  std::vector<A> sum(kRows * columns);
   for (std::size_t first = 0; first < m; first += kRows) {
     const std::size_t rows = std::min(kRows, m - first);
-    std::ranges::fill(sum, A{});
     if (rows == kRows)
-      add_rows<kRows>(&left[first * k], k, right.data(), n, sum.data());
+      sum_rows<kRows>(&left[first * k], k, right.data(), columns, sum.data());
     else
       for (std::size_t r = 0; r < rows; ++r)
-        add_rows<1>(&left[(first + r) * k], k, right.data(), n, &sum[r * n]);
-    for (std::size_t r = 0; r < rows; ++r)
-      for (std::size_t col = 0; col < n; ++col) {
-        const std::size_t to = first + r + col * static_cast<std::size_t>(lc.stride);
-        const double before = beta == 0 ? 0 : beta * load(c, lc.type, to);
-        store(c, lc.type, to,
-              static_cast<double>(static_cast<A>(alpha * static_cast<double>(sum[r * n + col]) + before)));
-      }
+        sum_rows<1>(&left[(first + r) * k], k, right.data(), columns, &sum[r * columns]);
+    with_elements(c, lc.type, [&](const auto& at) {
+      for (std::size_t col = 0; col < n; ++col)
+        for (std::size_t r = 0; r < rows; ++r) {
+          const std::size_t to = first + r + col * static_cast<std::size_t>(lc.stride);
+          const double before = beta == 0 ? 0 : beta * static_cast<double>(at(to));
+          store(c, lc.type, to,
+                static_cast<double>(
+                    static_cast<A>(alpha * static_cast<double>(sum[r * columns + col]) + before)));
+        }
+    });
   }
 }
 

@@ -166,75 +166,93 @@ class Run {
     }
     values_[t.id] = std::move(values);
   }
-  // The element of a smaller tensor that stands for one of a larger: a head of keys serves as many heads of queries.
-  static std::size_t shared(const Extents& i, const Extents& of, const Extents& e) {
-    std::int64_t n = 0;
-    for (std::size_t k = 0; k < 4; ++k) n = n * e[k] + i[k] / (of[k] / e[k]);
-    return static_cast<std::size_t>(n);
-  }
+  // The elements of a smaller tensor that stand for those of a larger: a head of keys serves as many heads of queries.
+  class Shared {
+   public:
+    Shared(const Extents& of, const Extents& e) {
+      std::int64_t step = 1;
+      for (std::size_t k = 4; k-- > 0; step *= e[k]) {
+        if (of[k] % e[k] != 0) throw emulation::Fault("cuDNN: extents that do not divide each other");
+        for (std::int64_t i = 0; i < of[k]; ++i)
+          part_[k].push_back(static_cast<std::size_t>(i / (of[k] / e[k]) * step));
+      }
+    }
+    std::size_t operator()(const Extents& i) const {
+      std::size_t n = 0;
+      for (std::size_t k = 0; k < 4; ++k) n += part_[k][static_cast<std::size_t>(i[k])];
+      return n;
+    }
+
+   private:
+    std::array<std::vector<std::size_t>, 4> part_;  // of each index, in elements
+  };
 
   void pointwise(const Descriptor& o) {
     const Descriptor& how = *o.part(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
     const auto mode = how.get<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE);
     const Tensor y(*o.part(CUDNN_ATTR_OPERATION_POINTWISE_YDESC));
-    struct Operand {
-      const Values* values = nullptr;
-      Extents extents{};
-    };
-    const auto operand = [&](cudnnBackendAttributeName_t name) -> Operand {
-      if (!o.part(name)) return {};
+    const auto operand = [&](cudnnBackendAttributeName_t name) {
+      if (!o.part(name)) throw emulation::Fault("cuDNN: a pointwise operation lacks an operand");
       const Tensor t(*o.part(name));
-      return {&read(t), t.extents};
+      return [values = &read(t), place = Shared(y.extents, t.extents)](const Extents& i) {
+        return (*values)[place(i)];
+      };
     };
-    const Operand first = operand(CUDNN_ATTR_OPERATION_POINTWISE_XDESC),
-                  second = operand(CUDNN_ATTR_OPERATION_POINTWISE_BDESC),
-                  third = operand(CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
-    const std::size_t axis = mode == CUDNN_POINTWISE_GEN_INDEX
-                                 ? static_cast<std::size_t>(how.get<std::int64_t>(CUDNN_ATTR_POINTWISE_AXIS))
-                                 : 0;
     Values out(y.elements());
-    for_each(y.extents, [&](const Extents& i, std::size_t n) {
-      const auto at = [&](const Operand& p) { return p.values->at(shared(i, y.extents, p.extents)); };
-      const float x = at(first);
-      const auto b = [&] { return at(second); };
-      switch (mode) {
-        case CUDNN_POINTWISE_ADD:
-          out[n] = x + b();
-          break;
-        case CUDNN_POINTWISE_SUB:
-          out[n] = x - b();
-          break;
-        case CUDNN_POINTWISE_MUL:
-          out[n] = x * b();
-          break;
-        case CUDNN_POINTWISE_DIV:
-          out[n] = x / b();
-          break;
-        case CUDNN_POINTWISE_EXP:
-          out[n] = std::exp(x);
-          break;
-        case CUDNN_POINTWISE_LOG:
-          out[n] = std::log(x);
-          break;
-        case CUDNN_POINTWISE_IDENTITY:
-          out[n] = x;
-          break;
-        case CUDNN_POINTWISE_GEN_INDEX:
-          out[n] = static_cast<float>(i.at(axis));
-          break;
-        case CUDNN_POINTWISE_CMP_GT:
-          out[n] = x > b() ? 1.0f : 0.0f;
-          break;
-        case CUDNN_POINTWISE_CMP_GE:
-          out[n] = x >= b() ? 1.0f : 0.0f;
-          break;
-        case CUDNN_POINTWISE_BINARY_SELECT:
-          out[n] = at(third) != 0 ? x : b();
-          break;
-        default:
-          throw emulation::Fault("cuDNN: a pointwise mode that is not emulated");
+    const auto fill = [&](const auto& f) {
+      for_each(y.extents, [&](const Extents& i, std::size_t n) { out[n] = f(i); });
+    };
+    const auto unary = [&](const auto& f) {
+      fill([&, x = operand(CUDNN_ATTR_OPERATION_POINTWISE_XDESC)](const Extents& i) { return f(x(i)); });
+    };
+    const auto binary = [&](const auto& f) {
+      fill([&, x = operand(CUDNN_ATTR_OPERATION_POINTWISE_XDESC),
+            b = operand(CUDNN_ATTR_OPERATION_POINTWISE_BDESC)](const Extents& i) { return f(x(i), b(i)); });
+    };
+    switch (mode) {
+      case CUDNN_POINTWISE_ADD:
+        binary([](float x, float b) { return x + b; });
+        break;
+      case CUDNN_POINTWISE_SUB:
+        binary([](float x, float b) { return x - b; });
+        break;
+      case CUDNN_POINTWISE_MUL:
+        binary([](float x, float b) { return x * b; });
+        break;
+      case CUDNN_POINTWISE_DIV:
+        binary([](float x, float b) { return x / b; });
+        break;
+      case CUDNN_POINTWISE_CMP_GT:
+        binary([](float x, float b) { return x > b ? 1.0f : 0.0f; });
+        break;
+      case CUDNN_POINTWISE_CMP_GE:
+        binary([](float x, float b) { return x >= b ? 1.0f : 0.0f; });
+        break;
+      case CUDNN_POINTWISE_EXP:
+        unary([](float x) { return std::exp(x); });
+        break;
+      case CUDNN_POINTWISE_LOG:
+        unary([](float x) { return std::log(x); });
+        break;
+      case CUDNN_POINTWISE_IDENTITY:
+        unary([](float x) { return x; });
+        break;
+      case CUDNN_POINTWISE_GEN_INDEX: {
+        const auto axis = static_cast<std::size_t>(how.get<std::int64_t>(CUDNN_ATTR_POINTWISE_AXIS));
+        static_cast<void>(operand(CUDNN_ATTR_OPERATION_POINTWISE_XDESC));  // it must have been made
+        fill([&](const Extents& i) { return static_cast<float>(i.at(axis)); });
+        break;
       }
-    });
+      case CUDNN_POINTWISE_BINARY_SELECT: {
+        const auto chosen = operand(CUDNN_ATTR_OPERATION_POINTWISE_TDESC),
+                   x = operand(CUDNN_ATTR_OPERATION_POINTWISE_XDESC),
+                   b = operand(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+        fill([&](const Extents& i) { return chosen(i) != 0 ? x(i) : b(i); });
+        break;
+      }
+      default:
+        throw emulation::Fault("cuDNN: a pointwise mode that is not emulated");
+    }
     write(y, std::move(out));
   }
 
@@ -250,7 +268,7 @@ class Run {
     const Extents matrices{c.extents[0], c.extents[1], 1, 1};
     for_each(matrices, [&](const Extents& i, std::size_t n) {
       const auto of = [&](const Tensor& t) {
-        return shared(i, matrices, {t.extents[0], t.extents[1], 1, 1}) *
+        return Shared(matrices, {t.extents[0], t.extents[1], 1, 1})(i) *
                static_cast<std::size_t>(t.extents[2] * t.extents[3]);
       };
       const float *x = left.data() + of(a), *y = right.data() + of(b);
@@ -271,8 +289,9 @@ class Run {
             ->get<cudnnReduceTensorOp_t>(CUDNN_ATTR_REDUCTION_OPERATOR) == CUDNN_REDUCE_TENSOR_ADD;
     const Values& in = read(x);
     Values out(y.elements(), sums ? 0.0f : -INFINITY);
+    const Shared place(x.extents, y.extents);
     for_each(x.extents, [&](const Extents& i, std::size_t n) {
-      float& to = out[shared(i, x.extents, y.extents)];
+      float& to = out[place(i)];
       to = sums ? to + in[n] : std::max(to, in[n]);
     });
     write(y, std::move(out));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -99,12 +100,12 @@ class Machine {
       return;
     }
     s->queue.push_back(std::move(entry));
-    changed_.notify_all();
+    wake_gpu();
   }
   void push(cudaStream_t s, const std::vector<Entry>& entries) {
     const std::lock_guard lock(mutex_);
     s->queue.insert(s->queue.end(), entries.begin(), entries.end());
-    changed_.notify_all();
+    wake_gpu();
   }
   void drain(cudaStream_t s) {
     std::unique_lock lock(mutex_);
@@ -125,6 +126,7 @@ class Machine {
     const std::lock_guard lock(mutex_);
     mark->reached = true;
     changed_.notify_all();
+    wake_gpu();
   }
   bool reached(const std::shared_ptr<Mark>& mark) {
     const std::lock_guard lock(mutex_);
@@ -136,8 +138,8 @@ class Machine {
   void* allocate(std::size_t bytes, bool on_device) {
     const std::lock_guard lock(mutex_);
     if (on_device && used_ + static_cast<std::int64_t>(bytes) > kMemory) return nullptr;
-    void* data = nullptr;
-    if (posix_memalign(&data, 256, bytes) != 0) return nullptr;
+    void* data = take_memory(bytes);
+    if (!data) return nullptr;
     std::memset(data, 0xff, bytes);
     if (on_device) used_ += static_cast<std::int64_t>(bytes), most_used_ = std::max(most_used_, used_);
     blocks_[static_cast<std::byte*>(data)] = {bytes, on_device};
@@ -145,14 +147,12 @@ class Machine {
     return data;
   }
   bool release(void* data) {
-    {
-      const std::lock_guard lock(mutex_);
-      const auto block = blocks_.find(static_cast<std::byte*>(data));
-      if (block == blocks_.end()) return false;
-      if (block->second.on_device) used_ -= static_cast<std::int64_t>(block->second.bytes);
-      blocks_.erase(block);
-    }
-    std::free(data);
+    const std::lock_guard lock(mutex_);
+    const auto block = blocks_.find(static_cast<std::byte*>(data));
+    if (block == blocks_.end()) return false;
+    if (block->second.on_device) used_ -= static_cast<std::int64_t>(block->second.bytes);
+    give_memory(data, block->second.bytes);
+    blocks_.erase(block);
     return true;
   }
   std::int64_t take_most_bytes() {
@@ -215,6 +215,29 @@ class Machine {
   std::mutex shared_mutex;
 
  private:
+  // Large blocks are kept for whoever asks for about as many bytes: a page that the system has to clear costs more than all else.
+  // Not where a sanitizer watches: there what is freed stays forbidden.
+#ifdef SEXTANT_EMULATION_NOTHING
+  static constexpr std::size_t kKept = std::size_t{1} << 20;
+#else
+  static constexpr std::size_t kKept = SIZE_MAX;
+#endif
+  static std::size_t room_for(std::size_t bytes) { return bytes < kKept ? bytes : std::bit_ceil(bytes); }
+  void* take_memory(std::size_t bytes) {
+    if (const auto kept = kept_.find(room_for(bytes)); kept != kept_.end()) {
+      void* const data = kept->second;
+      return kept_.erase(kept), data;
+    }
+    void* data = nullptr;
+    return posix_memalign(&data, 256, room_for(bytes)) == 0 ? data : nullptr;
+  }
+  void give_memory(void* data, std::size_t bytes) {
+    if (bytes < kKept)
+      std::free(data);
+    else
+      kept_.emplace(room_for(bytes), data);
+  }
+
   // The stream to run, or nullptr. The order among streams changes now and then.
   CUstream_st* choose() {
     if (chance() % 16 == 0)
@@ -231,14 +254,18 @@ class Machine {
   void work() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      CUstream_st* s = nullptr;
-      changed_.wait(lock, [&] { return (s = choose()) != nullptr; });
+      CUstream_st* s = choose();
+      for (; !s; s = choose()) {
+        idle_ = true;
+        entered_.wait(lock);
+        idle_ = false;
+      }
       Entry entry = std::move(s->queue.front());
       s->queue.pop_front();
       s->busy = true;
       if (entry.on_host) {
         host_work_.emplace_back(s, std::move(entry));
-        changed_.notify_all();
+        of_host_.notify_one();
         continue;
       }
       lock.unlock();
@@ -252,7 +279,7 @@ class Machine {
   void serve_host() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [&] { return !host_work_.empty(); });
+      of_host_.wait(lock, [&] { return !host_work_.empty(); });
       auto [s, entry] = std::move(host_work_.front());
       host_work_.pop_front();
       lock.unlock();
@@ -260,6 +287,7 @@ class Machine {
       entry.work = nullptr;
       lock.lock();
       finish(s, entry);
+      wake_gpu();
     }
   }
   void carry_out(Entry& entry) {
@@ -283,7 +311,10 @@ class Machine {
       entry.reaches->reached = true;
       entry.reaches->at_ms = 1e-6 * static_cast<double>(now_ns());
     }
-    changed_.notify_all();
+    if (entry.reaches || s->queue.empty()) changed_.notify_all();
+  }
+  void wake_gpu() {
+    if (idle_) entered_.notify_one();
   }
 
   struct Memory {
@@ -291,10 +322,13 @@ class Machine {
     bool on_device;
   };
   std::mutex mutex_;
-  std::condition_variable changed_;
+  // Each is woken for its own: who waits for a mark or an empty stream, the GPU's thread, the one of the host's functions.
+  std::condition_variable changed_, entered_, of_host_;
+  bool idle_ = false;  // the GPU's thread waits
   std::vector<CUstream_st*> streams_;
   std::deque<std::pair<CUstream_st*, Entry>> host_work_;
   std::map<std::byte*, Memory> blocks_;
+  std::multimap<std::size_t, void*> kept_;
   std::int64_t used_ = 0, most_used_ = 0, used_before_ = 0;
   Counts counts_;
   bool broken_ = false;

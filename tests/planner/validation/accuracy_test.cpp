@@ -29,33 +29,23 @@ struct Bound {
 // Runs that no plan can say: 28 layers on 32 stages, whose framework counts embedding and head as blocks (nt-1323).
 int stages_without_layers(std::string_view source) { return source == "nanotron" ? 1 : 0; }
 
-class Accuracy : public testing::TestWithParam<Bound> {};
-
-TEST_P(Accuracy, EverySourceKeepsItsFigures) {
-  SEXTANT_NEEDS_MEASURED();
-  const Bound& bound = GetParam();
-  const auto rows = read_runs(test::measured_dir() / "runs" / (std::string(bound.source) + ".csv"));
-  const auto predictions =
+// Every measured run and its prediction: made once for the tests below, which are one suite for that.
+struct AllRuns {
+  std::vector<RunRow> rows = test::all_runs();
+  std::vector<RunPrediction> predictions =
       predict_runs(rows, load_framework_map(test::preset_dir()), {test::preset_dir(), nullptr, {}});
-  const auto scores = score_runs(rows, predictions);
-  ASSERT_EQ(scores.size(), 1u);
-  const SourceScore& s = scores[0];
-  EXPECT_EQ(s.unpredicted, stages_without_layers(bound.source));
-  EXPECT_LE(s.mape, bound.mape);
-  EXPECT_LE(s.median, bound.median);
-  EXPECT_LE(std::abs(s.bias), bound.bias);
-  EXPECT_LE(s.p90, bound.p90);
-  ASSERT_EQ(s.groups > 0, bound.tau >= 0);
-  if (s.groups > 0) {
-    EXPECT_GE(s.kendall_tau, bound.tau);
-    EXPECT_LE(s.regret_1, bound.regret);
-    EXPECT_LE(s.regret_3, bound.regret_of_3);
-  }
-  EXPECT_GE(static_cast<double>(s.covered) / s.rows, bound.covered);
-  ASSERT_EQ(s.memory_rows > 0, bound.peaks_covered >= 0);
-  if (s.memory_rows > 0) {
-    EXPECT_GE(static_cast<double>(s.memory_covered) / s.memory_rows, bound.peaks_covered);
-  }
+  std::vector<SourceScore> scores = score_runs(rows, predictions);
+};
+const AllRuns& all_runs() {
+  static const AllRuns all;
+  return all;
+}
+const SourceScore& score_of(std::string_view source) {
+  static const SourceScore none;
+  const auto& scores = all_runs().scores;
+  const auto found = std::ranges::find(scores, source, &SourceScore::source);
+  EXPECT_NE(found, scores.end()) << source << " has no rows";
+  return found == scores.end() ? none : *found;
 }
 
 // In 2026-11 the table grew by 597 rows (torchtitan, Megatron-Bridge, NeMo, B200, InternEvo, nanotron at 128 GPUs): the
@@ -63,25 +53,46 @@ TEST_P(Accuracy, EverySourceKeepsItsFigures) {
 // told from compiled ones and DeepSpeed's gradients are on the host, its mean error falls from 7.8 to 6.6 % and that of all from 4.5 to
 // 4.4; FSDP's state is 2 bytes a parameter less. Of torchtitan's 37 runs 33 lie inside their intervals, which hold nine of ten of a class
 // of all sources together.
-INSTANTIATE_TEST_SUITE_P(
-    Sources, Accuracy,
-    testing::Values(Bound{"aleph_alpha", 4.8, 3.8, 1.3, 10, 0.73, 3, 1.9, 0.92, -1},
-                    Bound{"bigscience_bloom_a100", 4.2, 2.9, 1.2, 8.2, 0.56, 2.7, 0.2, 0.94, 0.92},
-                    Bound{"bigscience_v100", 6.8, 5.4, 2.2, 9.3, 0.8, 0.1, 0.1, 0.9, 0.9},
-                    Bound{"deepspeed", 7.2, 6, 1.5, 18.5, 0.95, 0.1, 0.1, 0.9, -1},
-                    Bound{"flagperf", 4.5, 4, 2.6, 8.2, 0.68, 0.1, 0.1, 0.95, 0.85},
-                    Bound{"internevo", 3.8, 3.2, 2.5, 8, 0.8, 2, 0.1, 0.95, -1},
-                    Bound{"llm_foundry", 4.5, 3.6, 0.7, 9, -1, 0, 0, 0.93, -1},
-                    Bound{"megatron_llama", 4.5, 4.6, 2.3, 7.2, -1, 0, 0, 0.85, -1},
-                    Bound{"megatron_lm", 4.5, 3.2, 3.0, 12.4, -1, 0, 0, 0.9, -1},
-                    Bound{"modalities", 6.2, 4, 1.6, 11.8, 0.67, 0.6, 0.1, 0.88, -1},
-                    Bound{"nanotron", 7.0, 4.3, 0.7, 16.2, 0.78, 7.7, 0.4, 0.88, 0.9},
-                    Bound{"nvidia_dgxc", 3.8, 2.5, 1.3, 8.7, -1, 0, 0, 0.91, -1},
-                    Bound{"nvidia_megatron_bridge", 5.2, 4.2, 1.3, 9, 0.55, 0.1, 0.1, 0.92, 0.75},
-                    Bound{"nvidia_nemo", 4.2, 3.6, 3.4, 7.2, -1, 0, 0, 0.95, -1},
-                    Bound{"simumax_b200", 6.5, 5.5, 2.8, 12, 0.8, 0.3, 0.1, 0.87, 0.85},
-                    Bound{"torchtitan", 6.8, 6, 1.4, 13, -1, 0, 0, 0.89, 0.8}),
-    [](const auto& bound) { return std::string(bound.param.source); });
+constexpr Bound kBounds[] = {{"aleph_alpha", 4.8, 3.8, 1.3, 10, 0.73, 3, 1.9, 0.92, -1},
+                             {"bigscience_bloom_a100", 4.2, 2.9, 1.2, 8.2, 0.56, 2.7, 0.2, 0.94, 0.92},
+                             {"bigscience_v100", 6.8, 5.4, 2.2, 9.3, 0.8, 0.1, 0.1, 0.9, 0.9},
+                             {"deepspeed", 7.2, 6, 1.5, 18.5, 0.95, 0.1, 0.1, 0.9, -1},
+                             {"flagperf", 4.5, 4, 2.6, 8.2, 0.68, 0.1, 0.1, 0.95, 0.85},
+                             {"internevo", 3.8, 3.2, 2.5, 8, 0.8, 2, 0.1, 0.95, -1},
+                             {"llm_foundry", 4.5, 3.6, 0.7, 9, -1, 0, 0, 0.93, -1},
+                             {"megatron_llama", 4.5, 4.6, 2.3, 7.2, -1, 0, 0, 0.85, -1},
+                             {"megatron_lm", 4.5, 3.2, 3.0, 12.4, -1, 0, 0, 0.9, -1},
+                             {"modalities", 6.2, 4, 1.6, 11.8, 0.67, 0.6, 0.1, 0.88, -1},
+                             {"nanotron", 7.0, 4.3, 0.7, 16.2, 0.78, 7.7, 0.4, 0.88, 0.9},
+                             {"nvidia_dgxc", 3.8, 2.5, 1.3, 8.7, -1, 0, 0, 0.91, -1},
+                             {"nvidia_megatron_bridge", 5.2, 4.2, 1.3, 9, 0.55, 0.1, 0.1, 0.92, 0.75},
+                             {"nvidia_nemo", 4.2, 3.6, 3.4, 7.2, -1, 0, 0, 0.95, -1},
+                             {"simumax_b200", 6.5, 5.5, 2.8, 12, 0.8, 0.3, 0.1, 0.87, 0.85},
+                             {"torchtitan", 6.8, 6, 1.4, 13, -1, 0, 0, 0.89, 0.8}};
+
+TEST(Accuracy, EverySourceKeepsItsFigures) {
+  SEXTANT_NEEDS_MEASURED();
+  for (const Bound& bound : kBounds) {
+    SCOPED_TRACE(bound.source);
+    const SourceScore& s = score_of(bound.source);
+    EXPECT_EQ(s.unpredicted, stages_without_layers(bound.source));
+    EXPECT_LE(s.mape, bound.mape);
+    EXPECT_LE(s.median, bound.median);
+    EXPECT_LE(std::abs(s.bias), bound.bias);
+    EXPECT_LE(s.p90, bound.p90);
+    EXPECT_EQ(s.groups > 0, bound.tau >= 0);
+    if (s.groups > 0) {
+      EXPECT_GE(s.kendall_tau, bound.tau);
+      EXPECT_LE(s.regret_1, bound.regret);
+      EXPECT_LE(s.regret_3, bound.regret_of_3);
+    }
+    EXPECT_GE(static_cast<double>(s.covered) / s.rows, bound.covered);
+    EXPECT_EQ(s.memory_rows > 0, bound.peaks_covered >= 0);
+    if (s.memory_rows > 0) {
+      EXPECT_GE(static_cast<double>(s.memory_covered) / s.memory_rows, bound.peaks_covered);
+    }
+  }
+}
 
 struct MemoryBound {
   const char* source;
@@ -90,15 +101,12 @@ struct MemoryBound {
 };
 
 // The goals of the whole table: mean error over sources, ranking and regret over groups, out of memory over all rows.
-TEST(AllSources, ReachTheGoals) {
+TEST(Accuracy, AllSourcesReachTheGoals) {
   SEXTANT_NEEDS_MEASURED();
-  const std::vector<RunRow> rows = test::all_runs();
-  const auto scores = score_runs(
-      rows, predict_runs(rows, load_framework_map(test::preset_dir()), {test::preset_dir(), nullptr, {}}));
   double error = 0, tau = 0, regret = 0, regret_3 = 0;
   double peaks_error = 0;
   int peaks_of = 0, sources = 0, groups = 0, right = 0, wrong = 0, missed = 0;
-  for (const SourceScore& s : scores) {
+  for (const SourceScore& s : all_runs().scores) {
     EXPECT_EQ(s.unpredicted, stages_without_layers(s.source)) << s.source;
     right += s.oom_true, wrong += s.oom_false, missed += s.oom_missed;
     groups += s.groups, tau += s.groups * s.kendall_tau;
@@ -126,9 +134,9 @@ TEST(AllSources, ReachTheGoals) {
 // Of every row the framework's name is taken away: what its kernels, fusion, overlap and sharding tell is its class. The
 // classes' stacks have seen some of these rows; what is held here is that what a row states is used. With ZeRO, TP, PP,
 // attention and precision alone it was 10.8 %.
-TEST(AllSources, WithoutTheirFrameworksNames) {
+TEST(Accuracy, WithoutTheFrameworksNames) {
   SEXTANT_NEEDS_MEASURED();
-  std::vector<RunRow> rows = test::all_runs();
+  std::vector<RunRow> rows = all_runs().rows;
   for (RunRow& r : rows) r.framework = "somebody's trainer";
   const auto scores = score_runs(
       rows, predict_runs(rows, load_framework_map(test::preset_dir()), {test::preset_dir(), nullptr, {}}));
@@ -145,55 +153,44 @@ TEST(AllSources, WithoutTheirFrameworksNames) {
   EXPECT_GE(covered / timed, 0.85);
 }
 
-class MemoryAccuracy : public testing::TestWithParam<MemoryBound> {};
+constexpr MemoryBound kMemoryBounds[] = {
+    {"aleph_alpha", 0, 0.98, 0.97}, {"bigscience_bloom_a100", 4.3, 0.6, 0.8},
+    {"bigscience_v100", 6, 0.6, 1}, {"flagperf", 6.9, 1, 1},
+    {"nanotron", 9.1, 0, 1},        {"nvidia_megatron_bridge", 7, 0, 1},
+    {"papers_misc", 6, 0, 1},       {"simumax_b200", 7.6, 0, 1},
+    {"torchtitan", 10.7, 0.9, 0.9}};
 
-TEST_P(MemoryAccuracy, PeaksAndOutcomes) {
+TEST(Accuracy, PeaksAndOutcomes) {
   SEXTANT_NEEDS_MEASURED();
-  const auto rows = read_runs(test::measured_dir() / "runs" / (std::string(GetParam().source) + ".csv"));
-  const auto scores = score_runs(
-      rows, predict_runs(rows, load_framework_map(test::preset_dir()), {test::preset_dir(), nullptr, {}}));
-  ASSERT_EQ(scores.size(), 1u);
-  fmt::print("{:22} {:4} peaks, error {:5.2f} %; does not fit: {} right, {} false, {} missed\n",
-             GetParam().source, scores[0].memory_rows, scores[0].memory_mape, scores[0].oom_true,
-             scores[0].oom_false, scores[0].oom_missed);
-  EXPECT_LE(scores[0].memory_mape, GetParam().mape);
-  EXPECT_GE(scores[0].oom_precision(), GetParam().precision);
-  EXPECT_GE(scores[0].oom_recall(), GetParam().recall);
+  for (const MemoryBound& bound : kMemoryBounds) {
+    SCOPED_TRACE(bound.source);
+    const SourceScore& s = score_of(bound.source);
+    fmt::print("{:22} {:4} peaks, error {:5.2f} %; does not fit: {} right, {} false, {} missed\n",
+               bound.source, s.memory_rows, s.memory_mape, s.oom_true, s.oom_false, s.oom_missed);
+    EXPECT_LE(s.memory_mape, bound.mape);
+    EXPECT_GE(s.oom_precision(), bound.precision);
+    EXPECT_GE(s.oom_recall(), bound.recall);
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Sources, MemoryAccuracy,
-    testing::Values(MemoryBound{"aleph_alpha", 0, 0.98, 0.97},
-                    MemoryBound{"bigscience_bloom_a100", 4.3, 0.6, 0.8},
-                    MemoryBound{"bigscience_v100", 6, 0.6, 1}, MemoryBound{"flagperf", 6.9, 1, 1},
-                    MemoryBound{"nanotron", 9.1, 0, 1}, MemoryBound{"nvidia_megatron_bridge", 7, 0, 1},
-                    MemoryBound{"papers_misc", 6, 0, 1}, MemoryBound{"simumax_b200", 7.6, 0, 1},
-                    MemoryBound{"torchtitan", 10.7, 0.9, 0.9}),
-    [](const auto& bound) { return std::string(bound.param.source); });
-
 // Nine of ten measured runs lie in their interval, whatever makes them doubtful; a narrower one would not hold them.
-TEST(Intervals, CoverNineOfTenRuns) {
+TEST(Accuracy, IntervalsCoverNineOfTenRuns) {
   SEXTANT_NEEDS_MEASURED();
   std::map<UncertaintyClass, std::vector<double>> off;  // |log(measured / predicted)|
-  const auto map = load_framework_map(test::preset_dir());
   const UncertaintyRules rules = load_uncertainty_rules(test::preset_dir());
   int covered = 0, rows_timed = 0, held = 0, peaks = 0;
-  for (const auto& file : std::filesystem::directory_iterator(test::measured_dir() / "runs")) {
-    if (file.path().extension() != ".csv") continue;
-    const auto rows = read_runs(file.path());
-    const auto predictions = predict_runs(rows, map, {test::preset_dir(), nullptr, {}});
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const RunPrediction& p = predictions[i];
-      if (rows[i].quality != 'c' && rows[i].peak_memory_GiB && p.memory_GiB) {
-        held += *p.memory_lower_GiB <= *rows[i].peak_memory_GiB &&
-                *rows[i].peak_memory_GiB <= *p.memory_upper_GiB;
-        ++peaks;
-      }
-      if (rows[i].quality == 'c' || !rows[i].step_time || !p.step_s) continue;
-      off[*p.uncertainty].push_back(std::abs(std::log(rows[i].step_time->v / *p.step_s)));
-      covered += *p.step_lower_s <= rows[i].step_time->v && rows[i].step_time->v <= *p.step_upper_s;
-      ++rows_timed;
+  const auto& [rows, predictions, scores] = all_runs();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const RunPrediction& p = predictions[i];
+    if (rows[i].quality != 'c' && rows[i].peak_memory_GiB && p.memory_GiB) {
+      held +=
+          *p.memory_lower_GiB <= *rows[i].peak_memory_GiB && *rows[i].peak_memory_GiB <= *p.memory_upper_GiB;
+      ++peaks;
     }
+    if (rows[i].quality == 'c' || !rows[i].step_time || !p.step_s) continue;
+    off[*p.uncertainty].push_back(std::abs(std::log(rows[i].step_time->v / *p.step_s)));
+    covered += *p.step_lower_s <= rows[i].step_time->v && rows[i].step_time->v <= *p.step_upper_s;
+    ++rows_timed;
   }
   for (auto& [uncertainty, errors] : off) {
     std::sort(errors.begin(), errors.end());
@@ -217,7 +214,7 @@ TEST(Intervals, CoverNineOfTenRuns) {
 }
 
 // Presets say how far these runs reach, so that predictions beyond can say so.
-TEST(Intervals, PresetsSayHowFarTheRunsReach) {
+TEST(Accuracy, PresetsSayHowFarTheRunsReach) {
   SEXTANT_NEEDS_MEASURED();
   const auto map = load_framework_map(test::preset_dir());
   std::map<std::string, MeasuredRange> ranges;

@@ -49,7 +49,7 @@ class CheckpointTrial {
     const ParallelPlan plan = parse_plan_key(key);
     graph = lower(model, training, flat_links(plan), plan, stack);
     run.optimizer.rate = 1e-2, run.optimizer.warmup_steps = 2, run.optimizer.total_steps = kSteps;
-    run.sequences = synthetic_sequences(model.vocab_size, kBatch, 1);
+    run.sequences = synthetic_sequences(model.vocab_size, training.global_batch, 1);
     run.weights = random_weights(model, 1);
     run.on_step = [this](const StepReport& r) { steps.push_back(r); };
     run.on_start = [this](RankTrainer& t, int) { add(t, at_start); };
