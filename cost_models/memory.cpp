@@ -159,14 +159,17 @@ double update_copies(const TrainingSpec& training, const ParallelPlan& plan, con
 }
 
 // An optimizer that is made over whole parameters before it is over the shards: what that leaves behind, and what it takes at once
-// while there is no optimizer state yet. Per owned element.
-void add_whole_copies(const ParallelPlan& plan, const StackMemory& memory, double gradient, StateBytes& s) {
+// while there is no optimizer state yet. Per owned element. Of fp32 parameters on the device there are no copies.
+void add_whole_copies(const TrainingSpec& training, const ParallelPlan& plan, const StackMemory& memory,
+                      StateBytes& s) {
+  const double gradient = size_bytes(training.gradient);
   const double whole = plan.shards() == 1 ? 0.0 : plan.shards();  // of one shard, its copies are used again
   if (memory.host_whole_bytes > 0)
     s.host_optimizer += memory.host_whole_bytes * whole;
   else
     s.host_optimizer = std::max(s.host_optimizer, whole == 0 ? 0.0 : 4 * whole + 4 - gradient);
   if (plan.optimizer_offload >= 1) return;
+  if (size_bytes(training.parameter) >= 4) return;
   s.optimizer += s.update;  // gradients in fp32 are never freed
   s.update = std::max(0.0, 4 * whole - 8 - s.update);
 }
@@ -194,7 +197,10 @@ StateBytes state_bytes(const TrainingSpec& training, const ParallelPlan& plan, c
   const int gradient = size_bytes(training.gradient);
   s.host_optimizer += stack.memory.host_extra_bytes;
   if (stack.memory.host_gradients_fp32) s.host_optimizer += std::max(0, 4 - gradient);
-  if (whole_first) add_whole_copies(plan, stack.memory, gradient, s);
+  // Who updates fp32 parameters on the host has a copy of what stays on the device.
+  if (master == 0 && !plan.parameter_offload && !stack.memory.exact_tensors) s.host_optimizer += 4;
+  if (whole_first) add_whole_copies(training, plan, stack.memory, s);
+  s.host_places = stack.memory.host_places_bytes;
   if (stack.memory.gradients_in_parameters && plan.zero_stage == 3) {
     const bool alone = microbatches(plan, training) <= 1;
     if (alone) s.gradient = 0;

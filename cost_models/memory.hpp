@@ -45,6 +45,7 @@ struct StateBytes {
   double gradient = 4;         // per element of the accumulation buffer
   double optimizer = 12;       // per owned element: master copy and two moments
   double host_optimizer = 12;  // ... of the share that the host updates
+  double host_places = 0;      // on the host, of the share that the device updates
   double update = 0;           // per element that the device updates, while it does: copies and intermediates
   bool operator==(const StateBytes&) const = default;
 };

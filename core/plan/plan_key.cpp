@@ -8,6 +8,7 @@
 #include "core/base/decimal.hpp"
 #include "core/base/words.hpp"
 #include "core/plan/parallel_plan.hpp"
+#include "core/plan/plan_rules.hpp"
 
 namespace sextant {
 namespace {
@@ -52,6 +53,28 @@ constexpr std::array kWords = {
     WordPart{"nopg", "pg", [](ParallelPlan& p) { p.overlap_param_gather = false; }},
     WordPart{"tpo", "tpo", [](ParallelPlan& p) { p.overlap_tp = true; }},
 };
+
+// What people write into a key that is no part of a layout, or has another word there.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kNoParts = {{
+    {"ep", "no experts are planned with: every layer is dense"},
+    {"etp", "no experts are planned with: every layer is dense"},
+    {"gas", "how many micro-batches a replica has follows from --global-batch: mbs times dp times as many"},
+    {"acc", "how many micro-batches a replica has follows from --global-batch: mbs times dp times as many"},
+    {"gbs", "--global-batch N states the batch"},
+    {"gb", "--global-batch N states the batch"},
+    {"seq", "--seq-len N states the sequence length"},
+    {"fp8", "--precision fp8 states the number format"},
+    {"bf16", "--precision bf16-mixed or bf16-pure states the number format"},
+    {"recompute", "sel is selective recomputation, full or full12 that of whole layers"},
+    {"rec", "sel is selective recomputation, full or full12 that of whole layers"},
+    {"ac", "sel is selective recomputation, full or full12 that of whole layers"},
+    {"ckpt", "sel is selective recomputation, full or full12 that of whole layers"},
+    {"offload",
+     "oo100 has the optimizer on the host, po the parameters, ao8 the activations of 8 layers of a chunk"},
+    {"cpu",
+     "oo100 has the optimizer on the host, po the parameters, ao8 the activations of 8 layers of a chunk"},
+    {"hsdp", "z3 with sd8 shards state over 8 of the replicas"},
+}};
 
 PipelineSchedule usual_schedule(const ParallelPlan& p) {
   return p.vp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b;
@@ -176,7 +199,8 @@ class KeyParser {
     }
     if (letters == "ax") {
       if (!once("ax", original)) return;
-      if (const auto order = parse_axes(std::string_view(rest).substr(rest.empty() ? 0 : 1)))
+      if (const auto order =
+              rest.starts_with('-') ? parse_axes(std::string_view(rest).substr(1)) : std::nullopt)
         return void(plan_.axis_order = *order);
       return wrong(original, "the four axes once each, innermost first, such as ax-tp-cp-dp-pp");
     }
@@ -207,8 +231,9 @@ class KeyParser {
 
   void read_offload(std::string_view original, std::string rest) {
     if (!once("oo", original)) return;
+    const bool ends = !rest.empty() && rest.back() != 'p';
     std::replace(rest.begin(), rest.end(), 'p', '.');
-    const auto share = parse_decimal(rest, 2);
+    const auto share = ends ? parse_decimal(rest, 2) : std::nullopt;
     if (share && *share <= 1 && (*share == 0 || *share >= kSmallestNumber))
       plan_.optimizer_offload = *share;
     else
@@ -223,10 +248,12 @@ class KeyParser {
     if (near.empty() && !letters.empty())
       if (const auto prefix = closest(letters, prefixes); !prefix.empty()) near = prefix + rest;
     if (near.empty()) near = closest(original, words);
+    std::string hint = near.empty() ? "" : fmt::format("did you mean {}?", near);
+    for (const auto& [word, meant] : kNoParts)
+      if (letters == word || letters + rest == word) hint = meant;
     problems_.push_back({"", fmt::format("plan key {}", key_),
                          original.empty() ? "an empty part" : fmt::format("the unknown part '{}'", original),
-                         "parts such as tp4.pp8.vp5.cp1.dp2.z1.mbs1.sel",
-                         near.empty() ? "" : fmt::format("did you mean {}?", near)});
+                         "parts such as tp4.pp8.vp5.cp1.dp2.z1.mbs1.sel", std::move(hint)});
   }
 
   bool once(std::string_view slot, std::string_view original) {
@@ -247,6 +274,20 @@ class KeyParser {
 };
 
 }  // namespace
+
+void hint_unequal_replicas(std::vector<Problem>& problems, const StackSpec& stack, const ParallelPlan& p,
+                           int global_batch) {
+  const auto problem = std::ranges::find(problems, kBatchOfReplicas, &Problem::key);
+  if (problem == problems.end() || !stack.can.uneven_microbatches || p.micro_batch < 1 || p.dp < 1) return;
+  const int all = global_batch / p.micro_batch, each = all / p.dp;
+  if (global_batch % p.micro_batch != 0 || each == 0) return;
+  std::vector<int> counts(static_cast<std::size_t>(p.dp), each);
+  std::fill_n(counts.begin(), all % p.dp, each + 1);
+  problem->hint = fmt::format("{} deals it to unequal replicas: add ga{} to the key{}", stack.name,
+                              list_text(counts), p.zero_stage > 1 ? ", with z1" : "");
+}
+
+std::string cut_text(const std::vector<int>& layers) { return "L" + list_text(layers); }
 
 std::string plan_key(const ParallelPlan& p) {
   std::string key = fmt::format("tp{}.pp{}.vp{}.cp{}.dp{}.z{}.mbs{}", p.tp, p.pp, p.vp, p.cp, p.dp,
@@ -282,7 +323,7 @@ std::string plan_key(const ParallelPlan& p) {
   part(!p.replica_microbatches.empty(), "ga" + list_text(p.replica_microbatches));
   std::vector<int> layers;
   for (const LayerRange& chunk : p.chunks) layers.push_back(chunk.count);
-  part(!p.chunks.empty(), "L" + list_text(layers));
+  part(!p.chunks.empty(), cut_text(layers));
   return key;
 }
 

@@ -25,6 +25,13 @@ struct FilledPlan {
 FilledPlan fill_plan_key(std::string_view key, const StackSpec&, int gpus, Dtype parameter = Dtype::bf16,
                          const ModelSpec* model = nullptr);
 
+// Adds to a batch that the replicas do not divide, of what validate() found, the part of a key that deals it unequally: "ga26x3-25x2". Where
+// the stack has that, micro-batches divide the batch and no replica would be without any.
+void hint_unequal_replicas(std::vector<Problem>&, const StackSpec&, const ParallelPlan&, int global_batch);
+
+// Layers of chunks as a key states them: "L8-9-8-7" or "L8x4".
+std::string cut_text(const std::vector<int>& layers);
+
 // "2 of the cluster's 64 GPUs are used; 62 are idle", or nothing.
 std::optional<std::string> idle_gpus(const ParallelPlan&, int gpus);
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -238,7 +239,8 @@ class LimitParser {
     const std::string_view name = trimmed(item.substr(0, std::min(at, item.size())));
     if (known == kRelations.end() || name.empty())
       return wrong(item,
-                   only_equal_ ? "field=value, as in tp=4,pp=2" : "a limit, as in tp<=8,mbs<=4,rec!=full");
+                   only_equal_ ? "field=value, as in tp=4,pp=2" : "a limit, as in tp<=8,mbs<=4,rec!=full",
+                   fields_of_key(item));
     const auto field = std::find_if(kLimitFields.begin(), kLimitFields.end(),
                                     [&](const FieldRow& r) { return name == r.name || name == r.long_name; });
     if (field == kLimitFields.end()) return unknown(name);
@@ -261,7 +263,41 @@ class LimitParser {
     limits_.limits.push_back({static_cast<PlanField>(field - kLimitFields.begin()), known->second, *value});
   }
 
+  // "written rec=sel" of a plan key or a part of one, "sel"; empty of any other text.
+  static std::string fields_of_key(std::string_view item) {
+    ParallelPlan p;
+    try {
+      p = parse_plan_key(item);
+    } catch (const ConfigError&) {
+      return "";
+    }
+    std::vector<std::string> out;
+    for (const FieldRow& r : kLimitFields) {
+      const double value = r.value(p), usual = r.value(ParallelPlan());
+      const bool follows = (r.name == "sp" && item.find("sp") == item.npos) || r.name == "split" ||
+                           (r.name == "schedule" && p.vp > 1) || (r.name == "rk" && p.recompute.layers < 0);
+      const bool stated = r.name == "sp" && item.find("sp") != item.npos;
+      if ((value == usual && !stated) || follows) continue;
+      out.push_back(r.words != nullptr
+                        ? fmt::format("{}={}", r.name, r.words[static_cast<std::size_t>(value)])
+                        : fmt::format("{}={:g}", r.name, value));
+    }
+    return out.empty() ? "" : fmt::format("here that is written {}", fmt::join(out, ","));
+  }
+
   void unknown(std::string_view name) {
+    // Parts of a plan key that are lists: no field of the search has them.
+    for (const auto& [part, long_name, hint] :
+         {std::tuple{"ga", "replica_microbatches",
+                     "how many micro-batches each replica has is stated in a plan key (--plan dp8.ga9x7-5); "
+                     "the search has "
+                     "replicas that are alike"},
+          {"L", "chunk_layers",
+           "layers of each chunk are stated in a plan key (--plan pp4.L7-9-9-7); split=even or "
+           "split=balanced is "
+           "what the search knows"}})
+      if (name == part || name == long_name || (name == "l" && *part == 'L'))
+        return wrong(name, "a field of the search", hint);
     std::vector<std::string> names;
     for (const auto& r : kLimitFields) names.emplace_back(r.name), names.emplace_back(r.long_name);
     const std::string near = closest(name, names);

@@ -158,8 +158,13 @@ void layers(Rules& r, const ParallelPlan& p, const ModelSpec& m) {
 
 void uneven_replicas(Rules& r, const ParallelPlan& p, const TrainingSpec& t) {
   const std::vector<int>& counts = p.replica_microbatches;
-  r.require(static_cast<int>(counts.size()) == p.dp, "replica_microbatches", counts.size(),
-            [&] { return fmt::format("one number for each of the dp = {} replicas", p.dp); });
+  const bool one_for_all = counts.size() == 1 && p.dp > 1;
+  r.require(
+      static_cast<int>(counts.size()) == p.dp, "replica_microbatches", counts.size(),
+      [&] { return fmt::format("one number for each of the dp = {} replicas", p.dp); },
+      one_for_all ? "as many for all follow from --global-batch, mbs times dp times that number, without ga"
+                  : "");
+  if (one_for_all) return;
   std::int64_t sum = 0;
   for (std::size_t i = 0; i < counts.size(); sum += counts[i++])
     r.require(counts[i] >= 1 && counts[i] <= kMaxDegree, Entry{"replica_microbatches", i}, counts[i],
@@ -186,7 +191,7 @@ void model_and_batch(Rules& r, const ParallelPlan& p, const ModelSpec& m, const 
     });
   if (p.replica_microbatches.empty()) {
     const std::int64_t sequences = static_cast<std::int64_t>(p.micro_batch) * p.dp;
-    r.require(t.global_batch % sequences == 0, "micro_batch * dp", sequences,
+    r.require(t.global_batch % sequences == 0, kBatchOfReplicas, sequences,
               [&] { return fmt::format("a divisor of the global batch {}", t.global_batch); });
   } else {
     uneven_replicas(r, p, t);

@@ -8,6 +8,9 @@
 
 namespace sextant {
 
+// The key of a problem that replicas of equally many micro-batches do not divide the batch.
+inline constexpr std::string_view kBatchOfReplicas = "micro_batch * dp";
+
 // Empty when there is none.
 std::string_view broken_rule(const ParallelPlan&, const ModelSpec&, const TrainingSpec&);
 

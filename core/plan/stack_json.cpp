@@ -33,6 +33,7 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("gpipe", c.gpipe);
   io.optional("zero_bubble", c.zero_bubble);
   io.optional(kUnevenStages, c.uneven_stages, kUnevenStagesNames);
+  io.optional("usual_end_layers", c.usual_end_layers, at_least(0));
   io.optional("uneven_microbatches", c.uneven_microbatches);
   io.optional("shard_degree", c.shard_degree);
   io.optional("replicas_divide_hidden", c.replicas_divide_hidden);
@@ -165,6 +166,7 @@ constexpr auto kMemory = [](auto& io, auto& m) {
   io.optional("host_extra_bytes", m.host_extra_bytes, at_least(0));
   io.optional("host_factor", m.host_factor, between(1, 10));
   io.optional("host_gradients_fp32", m.host_gradients_fp32);
+  io.optional("host_places_bytes", m.host_places_bytes, at_least(0));
   io.optional("host_whole_bytes", m.host_whole_bytes, at_least(0));
   io.optional("outside_GiB", m.outside, at_least(0));
   io.optional("outside_alone_GiB", m.outside_alone, at_least(0));

@@ -36,6 +36,8 @@ struct StackCapabilities {
   bool tensor_parallel = true, pipeline_parallel = true, sequence_parallel = true, context_parallel = true;
   bool interleaved = true, gpipe = false, zero_bubble = false;
   UnevenStages uneven_stages = UnevenStages::none;
+  // Where nobody states a cut embedding and LM head count as so many layers each (cut_with_ends); 0: chunks are equal.
+  int usual_end_layers = 0;
   bool uneven_microbatches = false;  // replicas may have unequally many in a step
   int interleaved_from_pp = 2;       // stages that the interleaved schedule needs at least
   InterleavedCount interleaved_microbatches = InterleavedCount::multiples_of_pp;
@@ -247,6 +249,9 @@ struct StackMemory {
   // what is kept there: page-locked blocks are rounded up.
   double host_extra_bytes = 0.0, host_factor = 1.0;
   bool host_gradients_fp32 = false;  // those are in fp32 there, not in their own format
+  // Of what the device updates, per element: places that are kept page-locked on the host whatever is there, over host_factor
+  // (chunks of Gemini).
+  double host_places_bytes = 0.0;
   // Of each whole parameter that is updated there: page-locked copies of offload_from_whole, which torch keeps once they are freed.
   double host_whole_bytes = 0.0;
   Bytes outside;                       // context, NCCL, libraries

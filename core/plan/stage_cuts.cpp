@@ -200,6 +200,16 @@ std::vector<int> ends_cut(int n_layers, int pp, int vp, const EndCosts& cost) {
   return search.best();
 }
 
+std::optional<std::vector<int>> cut_with_ends(int n_layers, int chunks, int first, int last) {
+  if (chunks < 2 || chunks > kMaxChunks) return std::nullopt;
+  const int all = n_layers + first + last, each = all / chunks, extra = all % chunks;
+  if (each == 0 || first > each || last > each) return std::nullopt;
+  Cut out(static_cast<std::size_t>(chunks), each);
+  std::fill_n(out.begin(), extra, each + 1);
+  out.front() -= first, out.back() -= last;
+  return out;
+}
+
 bool cuts_by_rule(UnevenStages able, int vp) {
   switch (able) {
     case UnevenStages::partition_method:

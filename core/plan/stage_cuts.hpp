@@ -60,6 +60,11 @@ std::string cut_option(UnevenStages, const ParallelPlan&, const ModelSpec&);
 // note; nothing where nothing was.
 std::optional<std::string> take_ruled_cut(UnevenStages, const ModelSpec&, ParallelPlan&);
 
+// Chunks of as many layers where embedding and LM head count as `first` and `last` layers; the first chunks hold one more where they do not
+// divide. Nothing where a chunk would hold less than none.
+// Source: pytorch/torchtitan b5bcd76, torchtitan/distributed/pipeline_parallel.py, _generate_llm_fqn_per_model_part.
+std::optional<std::vector<int>> cut_with_ends(int n_layers, int chunks, int first, int last);
+
 // Times of one layer on the first stage, those between and the last, and of embedding and LM head, in any unit.
 struct EndCosts {
   double first = 1, inner = 1, last = 1, embedding = 0, head = 0;

@@ -133,9 +133,10 @@ std::optional<std::string> odd_rate(const NcclTable& table, const NetworkFit& fi
   const std::string links =
       across ? fmt::format("{} ({} NICs of {:g} GB/s a node)", fit.fabric, cluster.node.nics,
                            cluster.node.nic_bandwidth.v / 1e9)
-             : fmt::format("{:g} GB/s of links inside a node", cluster.node.link_bandwidth.v / 1e9);
+             : fmt::format("{:g} GB/s of links inside a node{}", cluster.node.link_bandwidth.v / 1e9,
+                           fit.in_switch ? " whose switch reduces (NVLS)" : "");
   return fmt::format(
-      "{}: {:.3g} GB/s of bus bandwidth is {:.0f} % of what --cluster states: {}. {}. The fit takes it as it "
+      "{}: {:.3g} GB/s of bus bandwidth is {:.0f} % of what --cluster states, {}: {}. The fit takes it as it "
       "is: if the "
       "machine can do better, mend it and measure again before planning with it",
       table.file, fit.bus_GBps, 100 * share, links, usual_causes(across, share, cluster.node.nics));
@@ -177,6 +178,7 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
     const double preset = constant(copy, key);
     calibrated.push_back(
         {ConstantOwner::device, cluster.device.generation, key, preset, 0.15, 0.02, std::max(most, preset)});
+    out.in_switch = reduces_in_switch;
   }
   const auto n = static_cast<Eigen::Index>(calibrated.size());
   Eigen::VectorXd measured(static_cast<Eigen::Index>(samples.size()));
@@ -189,7 +191,9 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
   const auto largest =
       static_cast<Eigen::Index>(std::ranges::max_element(samples, {}, &NcclSample::bytes) - samples.begin());
   Eigen::VectorXd whole_rate = Eigen::VectorXd::Zero(n);
-  whole_rate[0] = std::log(calibrated[0].high / calibrated[0].prior);
+  // Nothing reaches the bound in the switch: what published tables show of it is compared with.
+  const double whole = out.in_switch ? std::max(1.0, calibrated[0].prior) : calibrated[0].high;
+  whole_rate[0] = std::log(whole / calibrated[0].prior);
   out.bus_GBps = bus_GBps(table, samples[static_cast<std::size_t>(largest)]);
   out.share_of_stated = std::exp(at(whole_rate)[largest] - measured[largest]);
 

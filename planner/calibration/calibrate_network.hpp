@@ -28,8 +28,10 @@ struct NetworkFit {
   bool taken = false;          // false: each trial was worse than what it started from, which stays
   bool costs_largest = false;  // some trials bettered the mean, but made the largest sizes worse
   std::string fabric;          // between nodes: whose
-  // Of the largest size: its bus bandwidth, and the share of what the cluster's links are stated to carry that it comes to.
+  // Of the largest size: its bus bandwidth, and the share of what the cluster's links are stated to carry that it comes to; where the
+  // switch reduces (NVLS, in_switch), of what is known to be reached so, which is more than a ring gets out of the links.
   double bus_GBps = 0, share_of_stated = 0;
+  bool in_switch = false;
   bool idle_known = false;  // published tables of it are
 };
 

@@ -131,7 +131,7 @@ std::optional<std::string> without(const std::string& text, Reader reader) {
     if (const auto prefix = reader(line)) {
       if (names.size() > 1) {
         const auto known = names.find(prefix->name);
-        out += fmt::format("[from{}]: ", known == names.end() ? std::ssize(names) : known->second);
+        out += fmt::format("[{}{}]: ", kMachineTag, known == names.end() ? std::ssize(names) : known->second);
       }
       line.remove_prefix(prefix->length);
     }

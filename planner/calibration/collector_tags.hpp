@@ -4,8 +4,11 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace sextant {
+
+inline constexpr std::string_view kMachineTag = "from";
 
 // Lines keep their numbers. A prefix counts where nine lines of ten have one of its kind.
 std::string without_collector_tags(std::string text);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/shallow_json.hpp"
+#include "core/plan/parallel_plan.hpp"
 #include "planner/calibration/collector_tags.hpp"
 #include "planner/calibration/log_text.hpp"
 
@@ -21,6 +22,12 @@ using Rank = std::pair<long long, long long>;
 struct Tagged {
   std::string_view line;
   std::optional<Rank> rank;
+  LineTag tag;
+};
+
+struct Tag {
+  long long number;
+  std::optional<int> LineTag::*of;
 };
 
 std::size_t digits_at(std::string_view s, std::size_t at) {
@@ -30,13 +37,14 @@ std::size_t digits_at(std::string_view s, std::size_t at) {
 
 // The rank of the tag that `line` begins with, which is taken off: "[1,3]<stdout>: text", "[rank3]: text" or "[default3]: text";
 // "3: text" only where `numbered`, since times and lists look alike.
-std::optional<long long> take_tag(std::string_view& line, bool numbered) {
-  const auto taken = [&](std::size_t from, std::size_t digits, std::size_t end) {
-    const auto rank = whole_number(line.substr(from, digits));
-    if (!rank) return rank;
+std::optional<Tag> take_tag(std::string_view& line, bool numbered) {
+  const auto taken = [&](std::size_t from, std::size_t digits, std::size_t end,
+                         std::optional<int> LineTag::*of) -> std::optional<Tag> {
+    const auto number = whole_number(line.substr(from, digits));
+    if (!number) return std::nullopt;
     line.remove_prefix(std::min(end, line.size()));
     if (line.starts_with(' ')) line.remove_prefix(1);
-    return rank;
+    return Tag{*number, of};
   };
   if (line.starts_with('[')) {
     const std::size_t job = digits_at(line, 1);
@@ -44,27 +52,35 @@ std::optional<long long> take_tag(std::string_view& line, bool numbered) {
       const std::size_t from = job + 2, digits = digits_at(line, from);
       for (const std::string_view stream : {"]<stdout>:", "]<stderr>:", "]:"})
         if (digits > 0 && line.substr(from + digits).starts_with(stream))
-          return taken(from, digits, from + digits + stream.size());
+          return taken(from, digits, from + digits + stream.size(), &LineTag::task);
     }
     std::size_t word = 1;
     while (word < line.size() && std::isalpha(static_cast<unsigned char>(line[word])) != 0) ++word;
     if (const std::size_t digits = digits_at(line, word);
         word > 1 && digits > 0 && line.substr(word + digits).starts_with("]:"))
-      return taken(word, digits, word + digits + 2);
+      return taken(word, digits, word + digits + 2,
+                   line.substr(1, word - 1) == kMachineTag ? &LineTag::machine : &LineTag::local);
   }
   if (numbered) {
     const std::size_t blanks = std::min(line.find_first_not_of(' '), line.size()),
                       digits = digits_at(line, blanks);
     if (digits > 0 && line.substr(blanks + digits).starts_with(':'))
-      return taken(blanks, digits, blanks + digits + 1);
+      return taken(blanks, digits, blanks + digits + 1, &LineTag::task);
   }
   return std::nullopt;
 }
 
 Tagged tagged(std::string_view line, bool numbered) {
-  Tagged out{line, {}};
-  if (const auto outer = take_tag(out.line, numbered))
-    out.rank = Rank{*outer, take_tag(out.line, false).value_or(0)};
+  Tagged out{line, {}, {}};
+  const auto keep = [&](const Tag& tag) {
+    if (tag.number <= kMaxWorld) out.tag.*tag.of = static_cast<int>(tag.number);
+  };
+  const auto outer = take_tag(out.line, numbered);
+  if (!outer) return out;
+  const auto inner = take_tag(out.line, false);
+  keep(*outer);
+  if (inner) keep(*inner);
+  out.rank = Rank{outer->number, inner ? inner->number : 0};
   return out;
 }
 
@@ -106,8 +122,8 @@ std::string out_of_docker(std::string text) {
 
 }  // namespace
 
-std::string without_launcher_tags(std::string_view text,
-                                  const std::function<bool(std::string_view)>& counts) {
+std::string without_launcher_tags(std::string_view text, const std::function<bool(std::string_view)>& counts,
+                                  std::vector<LineTag>* tags) {
   std::string plain = without_collector_tags(without_colours(out_of_docker(std::string(text))));
   int lines = 0, numbers = 0;
   each_line(plain, [&](std::string_view line, int) {
@@ -128,6 +144,7 @@ std::string without_launcher_tags(std::string_view text,
   out.reserve(plain.size());
   each_line(plain, [&](std::string_view line, int) {
     const Tagged t = tagged(line, numbered);
+    if (tags) tags->push_back(t.tag);
     if (!t.rank || *t.rank == *lowest || t.rank == counting) out += t.line;
     out += '\n';
   });

@@ -191,12 +191,22 @@ class Filling {
     fill_schedule(virtual_stages_of_log(log_, model_, plan_));
     if (!problems_.empty() || !degrees_fit(plan_)) return;
     const auto cut = chunks_of_log(log_, model_, plan_);
-    if (cut && known("L") && chunks_of(*cut) != plan_.chunks)
-      contradiction("layers", fmt::format("chunks of {} layers", fmt::join(*cut, ", ")),
-                    fmt::format("other chunks, as {} says", kPlan),
-                    "leave L out of the key: the log states them");
-    else if (cut)
-      plan_.chunks = chunks_of(*cut);
+    if (!cut) return;
+    ParallelPlan as_run = plan_;
+    as_run.chunks = chunks_of(cut->layers);
+    if (equal_chunks(as_run, model_.n_layers)) as_run.chunks.clear();
+    if (known("L")) {
+      const bool alike = layer_ranges(as_run, model_.n_layers) == layer_ranges(plan_, model_.n_layers);
+      if (!alike && cut->assumed.empty())
+        contradiction("layers", fmt::format("chunks of {} layers", fmt::join(cut->layers, ", ")),
+                      fmt::format("other chunks, as {} says", kPlan),
+                      "leave L out of the key: the log states them");
+      return;
+    }
+    plan_.chunks = std::move(as_run.chunks);
+    if (!cut->assumed.empty())
+      notes_.push_back(
+          fmt::format("{}: the log does not print all of them (write L in the key)", cut->assumed));
   }
 
   void fill_schedule(std::optional<int> chunks) {

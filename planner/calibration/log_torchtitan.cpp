@@ -87,6 +87,15 @@ void read_torchtitan_pipeline(std::string_view line, RunLog& log) {
     if (one_chunk && log.says.contains("stages") && !log.says.contains("pp"))
       log.says["pp"] = log.says.at("stages");
   }
+  // "No 'pipeline_parallel_split_points' provided so the generated splits are: ['layers.8', 'layers.16'] This may be ...", from April
+  // until July 2025 "... Here is the auto-generated split, which may be sub-optimal: ['layers.8', ...]."
+  if (const std::size_t split = line.find("No 'pipeline_parallel_split_points'"); split != line.npos) {
+    log.split_points.clear();
+    const std::size_t end = line.find(']', split);
+    for (std::size_t at = line.find("'layers.", split); at < end; at = line.find("'layers.", at + 1))
+      if (const auto n = number_after(line.substr(at), "'layers."))
+        log.split_points.push_back(static_cast<int>(*n));
+  }
   const auto rank = number_after(line, kRank), stage = number_after(line, kStage);
   if (!rank || !stage || *rank < 0 || *stage < 0 || *stage > kMaxChunks) return;
   log.memory_stages.insert(static_cast<int>(*rank));
@@ -136,7 +145,7 @@ void read_torchtitan_batch(std::string_view line, RunLog& log) {
     log.says["global_batch"] = std::max(1LL, std::llround(*n / length));
 }
 
-// Ranks that do not hold the last stage print a loss of -1: which stage a line is of, where no line says it of its rank.
+// Ranks that do not hold the last stage print a loss of -1: whose line it is, where no line says it of its rank.
 void read_stage_of_loss(std::string_view line, RunLog& log) {
   const auto pp = log.says.find("pp");
   if (pp == log.says.end() || pp->second < 2 || !log.chunk_layers.empty()) return;
@@ -144,7 +153,7 @@ void read_stage_of_loss(std::string_view line, RunLog& log) {
   if (loss && *loss > 0)
     log.memory_stages.insert(static_cast<int>(pp->second) - 1);
   else if (line.find("loss: -") != std::string_view::npos)
-    log.memory_stages.insert(0);  // of the others most logs show rank 0
+    log.peak_without_loss = true;
 }
 
 // Which GEMMs run in fp8: dense layers ("Swapped to Float8Linear layers", "MX training active"), not experts alone, and not where torchao
@@ -183,6 +192,7 @@ void read_torchtitan(std::string_view line, int at, StepLines& steps, RunLog& lo
   settle_micro_batch(log);
   if (line.find("step:") == std::string_view::npos || line.find("validate step:") != std::string_view::npos)
     return;
+  if (line.find("wps:") != std::string_view::npos) log.counts_words = true;
   if (line.find("tps:") != std::string_view::npos || line.find("wps:") != std::string_view::npos ||
       line.find("loss:") != std::string_view::npos) {
     const auto number = number_after(line, "step:");

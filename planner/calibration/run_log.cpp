@@ -150,8 +150,10 @@ RunLog parse_run_log(std::string_view bytes, const std::string& file) {
   RunLog log;
   const std::string as_written = in_utf8(bytes);
   log.file = file;
+  std::vector<LineTag> tags;
   const std::string plain = without_launcher_tags(
-      as_written, [](std::string_view line) { return log_format_of(line).has_value(); });
+      as_written, [](std::string_view line) { return log_format_of(line).has_value(); }, &tags);
+  for (const LineTag& tag : tags) log.tasks = std::max(log.tasks, tag.task.value_or(-1) + 1);
   const std::string_view text = plain;
   log.machine = printed_machine(as_written);
   log.format = format_of(text, file);
@@ -164,6 +166,7 @@ RunLog parse_run_log(std::string_view bytes, const std::string& file) {
     // Behind "31" at the end of a log that was cut, "190.2" may have stood: no number counts that nothing ends.
     if (line.data() + line.size() == text.data() + text.size())
       line = line.substr(0, line.find_last_not_of("0123456789.,") + 1);
+    const auto peak = std::exchange(log.peak_memory_GiB, std::nullopt);
     read_parameters(line, number, log);
     read_padded_vocabulary(line, log);
     if (log.format == LogFormat::megatron_lm || log.format == LogFormat::megatron_bridge)
@@ -173,6 +176,10 @@ RunLog parse_run_log(std::string_view bytes, const std::string& file) {
     if (log.format == LogFormat::torchtitan) read_torchtitan(line, number, steps, log);
     if (log.format == LogFormat::nanotron) read_nanotron(line, number, steps, log);
     if (log.format == LogFormat::nemo) read_nemo(line, number, steps, log);
+    if (const auto at = static_cast<std::size_t>(number - 1);
+        log.peak_memory_GiB && at < tags.size() && tags[at] != LineTag{})
+      log.memory_tags.insert(tags[at]);
+    if (peak) keep_largest(log.peak_memory_GiB, *peak);
     one_run.check(log, number);
   };
   // A progress bar begins its line again with a carriage return.

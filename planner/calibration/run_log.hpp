@@ -23,6 +23,7 @@
 #include "core/model/model_spec.hpp"
 #include "core/model/training_spec.hpp"
 #include "core/plan/parallel_plan.hpp"
+#include "planner/calibration/launcher_tags.hpp"
 #include "planner/calibration/log_kernels.hpp"
 #include "planner/calibration/printed_machine.hpp"
 
@@ -80,8 +81,15 @@ struct RunLog {
   std::string pipeline_layout;  // Megatron-LM's layout string, "Et|t*2|tL"; empty: not said
   // Of a model chunk, where torchtitan prints it; of one that reaches to the model's end -1 - its first layer.
   std::map<int, int> chunk_layers;
-  // Whose peak peak_memory_GiB is: pipeline ranks (torchtitan, nanotron), ranks of the job (Megatron-LM). Both empty: not said.
+  std::vector<int>
+      split_points;  // first layers of the chunks behind the first, as torchtitan printed its split until July 2025
+  bool counts_words = false;  // "wps" for tokens per second: torchtitan until the end of 2024
+  // Whose peak peak_memory_GiB is: pipeline ranks (torchtitan, nanotron), ranks of the job (Megatron-LM). Both empty: what the launcher's
+  // tags of its lines say, and that torchtitan computes no loss there.
   std::set<int> memory_stages, memory_ranks;
+  std::set<LineTag> memory_tags;
+  bool peak_without_loss = false;
+  int tasks = 0;                        // of the launcher's, by the highest number
   std::optional<double> offload_share;  // of the optimizer that is on the host
   std::optional<Dtype> compute, gradient, reduction;
   LoggedKernels kernels;

@@ -38,25 +38,53 @@ std::string stages_text(const ParallelPlan& plan, const TrainingSpec& training) 
                      plan.pp == 1 ? "" : "s", plan.vp > 1 ? fmt::format(" of {} chunks", plan.vp) : "");
 }
 
+// Of its compute, what the replica with most micro-batches has above the mean of all.
+double uneven_compute(const ParallelPlan& plan, const TrainingSpec& training, const SimulatedStep& s) {
+  if (plan.replica_microbatches.empty()) return 0;
+  const double mean =
+      static_cast<double>(training.global_batch) / (static_cast<double>(plan.micro_batch) * plan.dp);
+  return s.breakdown.mean[static_cast<std::size_t>(TimeCategory::compute)] *
+         (1 - mean / microbatches(plan, training));
+}
+
+// Each cause with the part of the compute that it makes, where it can be told.
+std::string cause_of_compute(const Job& job, const ParallelPlan& best, const SimulatedStep& a,
+                             const ParallelPlan& other, const SimulatedStep& b) {
+  std::vector<std::string> causes;
+  constexpr auto kCompute = static_cast<std::size_t>(TimeCategory::compute);
+  const double more = b.breakdown.mean[kCompute] - a.breakdown.mean[kCompute],
+               uneven = uneven_compute(other, job.training, b) - uneven_compute(best, job.training, a);
+  constexpr double kNoticed = 0.05;  // of the difference
+  if (uneven > kNoticed * std::abs(more)) {
+    const std::string part = uneven < (1 - kNoticed) * more ? fmt::format("{:.3f} s of it as ", uneven) : "";
+    causes.push_back(
+        fmt::format("{}micro-batches of replicas differ: {} where the mean is {:.3g}", part,
+                    microbatches(other, job.training),
+                    static_cast<double>(job.training.global_batch) / (other.micro_batch * other.dp)));
+    if (part.empty()) return causes.front();
+  }
+  if (other.world() < best.world())
+    causes.push_back(fmt::format("{} GPUs instead of {}", other.world(), best.world()));
+  if (other.tp > best.tp)
+    causes.push_back(fmt::format("smaller GEMMs at TP {} than at TP {}", other.tp, best.tp));
+  else if (other.micro_batch < best.micro_batch)
+    causes.push_back(
+        fmt::format("smaller GEMMs at micro-batches of {} than of {}", other.micro_batch, best.micro_batch));
+  else if (other.cp > best.cp)
+    causes.push_back(
+        job.stack.rules.cp_ring
+            ? fmt::format("CP {} instead of {}: attention in more, shorter steps", other.cp, best.cp)
+            : fmt::format("smaller GEMMs at CP {} than at CP {}", other.cp, best.cp));
+  return fmt::format("{}", fmt::join(causes, "; "));
+}
+
 // What in the layouts makes a category longer, when it can be named.
 std::string cause_of(TimeCategory category, const Job& job, const ParallelPlan& best, const SimulatedStep& a,
                      const ParallelPlan& other, const SimulatedStep& b) {
   const StageLinks &la = a.links.of(0), &lb = b.links.of(0);
   switch (category) {
     case TimeCategory::compute:
-      if (!other.replica_microbatches.empty() && best.replica_microbatches.empty())
-        return fmt::format("micro-batches of replicas differ: {} where the mean is {:.3g}",
-                           microbatches(other, job.training),
-                           static_cast<double>(job.training.global_batch) / (other.micro_batch * other.dp));
-      if (other.tp > best.tp) return fmt::format("smaller GEMMs at TP {} than at TP {}", other.tp, best.tp);
-      if (other.micro_batch < best.micro_batch)
-        return fmt::format("smaller GEMMs at micro-batches of {} than of {}", other.micro_batch,
-                           best.micro_batch);
-      if (other.cp > best.cp)
-        return job.stack.rules.cp_ring
-                   ? fmt::format("CP {} instead of {}: attention in more, shorter steps", other.cp, best.cp)
-                   : fmt::format("smaller GEMMs at CP {} than at CP {}", other.cp, best.cp);
-      return "";
+      return cause_of_compute(job, best, a, other, b);
     case TimeCategory::recompute:
       return other.recompute == best.recompute ? ""
                                                : fmt::format("{} recomputation", name(other.recompute.kind));

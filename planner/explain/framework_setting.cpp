@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/plan/pipeline_order.hpp"
+#include "core/plan/plan_key.hpp"
 
 namespace sextant {
 
@@ -33,7 +34,30 @@ std::string pipeline_layout(const std::vector<LayerRange>& chunks) {
   return text + layers(last) + "L";
 }
 
+namespace {
+
+// torchtitan's, whose own stages are unequal: it is told of any others.
+std::string beside_the_usual_cut(const ParallelPlan& plan, const ModelSpec& model, const StackSpec& stack) {
+  const int chunks = plan.pp * plan.vp, ends = stack.can.usual_end_layers;
+  std::vector<int> layers;
+  for (const LayerRange& chunk : layer_ranges(plan, model.n_layers)) layers.push_back(chunk.count);
+  const auto own = cut_with_ends(model.n_layers, chunks, ends, ends);
+  if (own == layers) return "";
+  const std::string by_itself = own ? fmt::format("; {} itself makes {}", stack.name, cut_text(*own)) : "";
+  if (cut_with_ends(model.n_layers, chunks, 0, 0) == layers)
+    return fmt::format(
+        "stages of {} layers need pipeline_parallel_first_stage_less_layers=0 and "
+        "pipeline_parallel_last_stage_less_layers=0{}",
+        cut_text(layers).substr(1), by_itself);
+  return fmt::format(
+      "stages of {} layers: module_fqns_per_model_part lists them (sextant export writes it){}",
+      cut_text(layers).substr(1), by_itself);
+}
+
+}  // namespace
+
 std::string layout_setting(const ParallelPlan& plan, const ModelSpec& model, const StackSpec& stack) {
+  if (plan.pp > 1 && stack.can.usual_end_layers > 0) return beside_the_usual_cut(plan, model, stack);
   if (plan.pp < 2 || equal_chunks(plan, model.n_layers)) return "";
   if (const std::string option = cut_option(stack.can.uneven_stages, plan, model); !option.empty())
     return fmt::format("the {} layers are cut unequally: {}", model.n_layers, option);

@@ -17,7 +17,8 @@ std::string framework_setting(const ParallelPlan&, const TrainingSpec&);
 std::string pipeline_layout(const std::vector<LayerRange>& chunks);
 
 // How a stack is told that model chunks hold unequal numbers of layers: Megatron-Core by its layout string, others by options of
-// their own; empty where they are equal, or where the stack cuts so by itself.
+// their own; empty where they are equal, or where the stack cuts so by itself. torchtitan counts embedding and LM head as layers, and is
+// told of equal stages too.
 // Source: NVIDIA/Megatron-LM d98e8a6, megatron/training/arguments.py 966-974, core/transformer/pipeline_parallel_layer_layout.py.
 std::string layout_setting(const ParallelPlan&, const ModelSpec&, const StackSpec&);
 

@@ -103,8 +103,9 @@ void StageLowering::make_buffers() {
     accumulator_.push_back(ring_gradient && !c_.sums_on_host() ? gradient(slice) : kNoBuffer);
     optimizer_.push_back(state(BufferKind::optimizer_state, Use::optimizer,
                                bytes(c_.state.optimizer * static_cast<double>(slice - host))));
-    host_optimizer_.push_back(
-        state(BufferKind::host, Use::optimizer, bytes(c_.state.host_optimizer * static_cast<double>(host))));
+    host_optimizer_.push_back(state(BufferKind::host, Use::optimizer,
+                                    bytes(c_.state.host_optimizer * static_cast<double>(host) +
+                                          c_.state.host_places * static_cast<double>(slice - host))));
     host_gradient_.push_back(
         state(BufferKind::host, Use::gradient, host * std::int64_t{size_bytes(c_.training.gradient)}));
   }

@@ -87,7 +87,8 @@ bool SearchTree::host_holds_state(const ParallelPlan& plan) const {
   const double elements = parameters_ / (static_cast<double>(plan.tp) * plan.pp * plan.shards());
   const double rank = job_.stack.memory.host_factor * elements *
                       ((plan.parameter_offload ? bytes.parameter : 0.0) +
-                       plan.optimizer_offload * (bytes.host_optimizer + size_bytes(job_.training.gradient)));
+                       plan.optimizer_offload * (bytes.host_optimizer + size_bytes(job_.training.gradient)) +
+                       (1 - plan.optimizer_offload) * bytes.host_places);
   // A thousandth below, for roundings.
   return 0.999 * rank * std::min(job_.cluster.node.gpus, plan.world()) <=
          static_cast<double>(job_.cluster.node.host_memory.v);

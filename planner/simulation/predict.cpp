@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/base/words.hpp"
+#include "core/plan/plan_key.hpp"
 #include "core/plan/plan_rules.hpp"
 #include "planner/lowering/graph_size.hpp"
 #include "planner/lowering/lower.hpp"
@@ -158,15 +159,17 @@ std::optional<RejectReason> unlawful_reason(const Job& job, const ParallelPlan& 
 }
 
 std::optional<Rejection> unlawful(const Job& job, const ParallelPlan& plan) {
-  const auto problems = validate_checked(plan, job.model, job.training);
+  auto problems = validate_checked(plan, job.model, job.training);
   if (problems.empty()) {
     if (const int m = microbatches(plan, job.training); has_too_many_passes(job.model, m))
       return Rejection{RejectReason::not_divisible, too_many_passes(job.model, m), 0, 0};
     return refuses(job.stack, plan, job.model, job.training);
   }
+  hint_unequal_replicas(problems, job.stack, plan, job.training.global_batch);
   std::vector<std::string> texts;
   for (const Problem& p : problems)
-    texts.push_back(fmt::format("{} is {}, expected {}", p.key, p.value, p.expected));
+    texts.push_back(fmt::format("{} is {}, expected {}{}", p.key, p.value, p.expected,
+                                p.key == kBatchOfReplicas && !p.hint.empty() ? " (" + p.hint + ")" : ""));
   if (degrees_fit(plan))
     if (const auto refusal = refuses(job.stack, plan, job.model, job.training))
       texts.push_back(refusal->text);

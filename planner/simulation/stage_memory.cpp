@@ -43,7 +43,8 @@ void add_resident(const Context& c, int stage, RunningBytes::ByKind& base, std::
       add(BufferKind::gradient,
           rounded(c.state.gradient * static_cast<double>(c.ring_gradients() ? slice : bucket.elements)));
     add(BufferKind::optimizer_state, rounded(c.state.optimizer * static_cast<double>(slice - on_host)));
-    add(BufferKind::host, rounded(c.state.host_optimizer * static_cast<double>(on_host)) +
+    add(BufferKind::host, rounded(c.state.host_optimizer * static_cast<double>(on_host) +
+                                  c.state.host_places * static_cast<double>(slice - on_host)) +
                               on_host * size_bytes(c.training.gradient));
   }
   if (const int apart = embedding_apart_from_head(layout, c.model, c.plan, c.stack.rules, c.microbatches);

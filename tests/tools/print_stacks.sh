@@ -13,6 +13,15 @@ if tools/dev/print_stacks.py --check --presets "$folder" 2>/dev/null; then
   exit 1
 fi
 
+# What a preset states without a source is found, if no table shows it.
+cp tools/presets/stacks/*.json "$folder"
+sed -i 's/"offload_with_pp": {.*},/"offload_with_pp": false,/' "$folder/torchtitan.json"
+refusal=$(tools/dev/print_stacks.py --presets "$folder" --page "$folder/stacks.md" 2>&1 || true)
+if [[ $refusal != *"torchtitan: offload_with_pp has no source of its own"* ]]; then
+  echo "a statement without a source was not found: $refusal"
+  exit 1
+fi
+
 # An ability that comes from another framework than the stack's own is found as well.
 cp tools/presets/stacks/*.json "$folder"
 sed -i '/"interleaved": /d' "$folder/alpa.json"

@@ -26,7 +26,9 @@ Uneven stages: any cut of the layers; `per stage` any number for each stage, vir
 the first and the last stage alone may differ, those between are alike (or embedding and LM head count as a layer); the others are the
 framework's own rules, which its user cannot change: DeepSpeed's `partition method` over Megatron's layers, Paddle's `seg method`,
 nanotron's `block compute costs`. A layout that states no layers (no `L` in its key) takes what such a rule makes; one that states
-others is refused, and `plan` proposes none.
+others is refused, and `plan` proposes none. torchtitan takes any cut, and where it is told none counts embedding and LM head as a layer each
+(`usual_end_layers`): a key without `L` means equal stages there too, and the answer says which torchtitan would make; its logs and
+files are read by its own rule.
 """
 
 # Stacks that are the code of their base, at another version or with other settings: its sources are theirs.
@@ -119,7 +121,7 @@ def cell(can: dict[str, object], ability: str) -> str:
 
 
 def unsourced(presets: dict[str, dict]) -> list[str]:
-    """Abilities that a stack offers though neither its preset nor a base of the same code says where they were read."""
+    """Abilities that a stack offers, or a preset states, though neither it nor a base of the same code says where they were read."""
     out = []
     for name in presets.keys() - OWN:
         can = resolved(presets, name, "can")
@@ -132,7 +134,11 @@ def unsourced(presets: dict[str, dict]) -> list[str]:
             stated = presets[at].get("can", {}).get(ability)
             if not (isinstance(stated, dict) and stated.get("source")):
                 out.append(f"{name}: {ability}")
-    return sorted(out)
+        # What a preset itself states has a source whatever it is: limits of an ability stand in no table, and bind all the same.
+        for ability, stated in presets[name].get("can", {}).items():
+            if not (isinstance(stated, dict) and stated.get("source")):
+                out.append(f"{name}: {ability}")
+    return sorted(set(out))
 
 
 def page(presets: dict[str, dict]) -> str:

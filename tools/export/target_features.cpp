@@ -51,6 +51,28 @@ std::string order_text(const AxisOrder& order) {
   return fmt::format("{}-{}-{}-{}", name(order[0]), name(order[1]), name(order[2]), name(order[3]));
 }
 
+// Replicas that are alike: as many as there are or fewer, of micro-batches as large or smaller, so that they divide the batch.
+std::vector<PlanChange> equal_replicas(const ParallelPlan& p, int global_batch) {
+  std::vector<PlanChange> out;
+  int most = 0;  // of the replicas so far: smaller micro-batches that leave as many idle are no better
+  for (int micro = p.micro_batch; micro >= 1; --micro) {
+    if (p.micro_batch % micro != 0 || global_batch % micro != 0) continue;
+    int dp = p.dp;
+    while (global_batch / micro % dp != 0) --dp;
+    if (dp <= most) continue;
+    most = dp;
+    std::string what = "equally many micro-batches";
+    if (dp != p.dp) what += fmt::format(", dp {}", dp);
+    if (micro != p.micro_batch) what += fmt::format(", micro_batch {}", micro);
+    out.push_back(set_field(what, [dp, micro](ParallelPlan& q) {
+      q.replica_microbatches.clear();
+      q.dp = dp, q.micro_batch = micro;
+      if (q.shard_degree > 0 && q.replicas() % q.shard_degree != 0) q.shard_degree = 0;
+    }));
+  }
+  return out;
+}
+
 void check_degrees(Findings& f, const TargetFeatures& t) {
   const ParallelPlan& p = f.plan;
   const auto into_dp = [&](const char* field, int degree, auto member) {
@@ -82,11 +104,7 @@ void check_degrees(Findings& f, const TargetFeatures& t) {
         "tensor parallelism always splits activations over tokens",
         {set_field("sequence_parallel true", [](ParallelPlan& q) { q.sequence_parallel = true; })});
   f.add(!p.replica_microbatches.empty() && !t.can.uneven_microbatches, "replica_microbatches", "unequal",
-        "every replica takes equally many micro-batches",
-        f.file.training.global_batch % (p.micro_batch * p.dp) != 0
-            ? std::vector<PlanChange>{}
-            : std::vector{set_field("equally many micro-batches",
-                                    [](ParallelPlan& q) { q.replica_microbatches.clear(); })});
+        "every replica takes equally many micro-batches", equal_replicas(p, f.file.training.global_batch));
   const bool order = std::ranges::any_of(t.axis_orders, [&](const AxisOrder& o) { return same_order(p, o); });
   std::vector<PlanChange> orders;
   for (const AxisOrder& o : t.axis_orders)

@@ -5,6 +5,7 @@
 #include "core/base/decimal.hpp"
 #include "core/base/words.hpp"
 #include "core/model/model_files.hpp"
+#include "core/plan/stage_cuts.hpp"
 #include "tools/import/foreign_keys.hpp"
 #include "tools/import/import_settings.hpp"
 
@@ -112,16 +113,6 @@ void read_titan_model(ForeignKeys& k, ImportedRun& run, const ImportSource& sour
   run.assumed.push_back(fmt::format("the model {} ({} {})", preset, family, flavor));
 }
 
-// As generate_llm_fqn_per_model_part: the embedding and the head count as `first` and `last` layers.
-std::optional<std::vector<int>> weighted_layers(int layers, int chunks, int first, int last) {
-  if (chunks < 2 || chunks > kMaxChunks) return std::nullopt;
-  const int all = layers + first + last, each = all / chunks, extra = all % chunks;
-  std::vector<int> out;
-  for (int i = 0; i < chunks; ++i)
-    out.push_back(each + (i < extra ? 1 : 0) - (i == 0 ? first : 0) - (i == chunks - 1 ? last : 0));
-  return std::ranges::any_of(out, [](int n) { return n < 0; }) ? std::nullopt : std::optional(out);
-}
-
 // Layers per chunk as the lists of module names state them, or those of a module of `sextant export`.
 std::optional<std::vector<int>> named_layers(const nlohmann::json& parts, const nlohmann::json& settings) {
   std::vector<int> out;
@@ -163,7 +154,7 @@ void read_titan_pipeline(ForeignKeys& k, int layers, ImportedRun& run) {
       k.wrong("parallelism.pipeline_parallel_layers_per_stage",
               fmt::format("what makes {} for {} ranks and the schedule {}",
                           one_stage ? "one stage a rank" : "several stages a rank", p.pp, schedule));
-    chunks = weighted_layers(layers, stages, first, last);
+    chunks = cut_with_ends(layers, stages, first, last);
     if (!chunks)
       k.wrong("parallelism.pipeline_parallel_degree",
               fmt::format("at most as many stages as layers: {}", layers));

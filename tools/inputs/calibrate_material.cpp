@@ -166,6 +166,14 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
   for (const std::string& note : q.notes) notes.push_back(fmt::format("{}: {}", file, note));
   ParallelPlan plan = q.plan.value_or(ParallelPlan{});
   if (!plan_known) {
+    // DeepSpeed's pipeline engine prints times where the other prints rates.
+    const bool of_stages = log.format == LogFormat::deepspeed && log.value == StepValue::seconds;
+    if (of_stages && !log.says.contains("pp"))
+      throw UsageError(
+          fmt::format("{} is of DeepSpeed's pipeline engine, and does not say how many stages it ran\n  for "
+                      "example: --log "
+                      "{}=tp2.pp2.z1.mbs1",
+                      file, file));
     if (!log.says.contains("tp") && !log.says.contains("dp"))
       throw UsageError(fmt::format(
           "{} does not say which layout it ran\n  for example: --log {}=tp2.pp2.dp16.z1.mbs1", file, file));
@@ -232,7 +240,7 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
   m.run = {q.model, q.training, plan, q.cluster, q.stack, false, 1.0, ""};
   m.run.memory_kind = log.memory_kind;
   m.peak_memory_GiB = log.peak_memory_GiB;
-  m.peak_stages = stages_of_peak(log, plan);
+  m.peak_stages = stages_of_peak(log, plan, static_cast<int>(log.said("gpus_of_node").value_or(node)));
   if (!m.peak_stages.empty())
     notes.push_back(
         fmt::format("{}: its memory is that of pipeline stage {} alone, and compared with that; the "

@@ -132,12 +132,18 @@ int stated_layers(const QuestionOptions& options, const fs::path& presets) {
   return model.n_layers;
 }
 
+std::vector<Problem> plan_problems(const Question& q) {
+  std::vector<Problem> problems = validate(*q.plan, q.model, q.training);
+  hint_unequal_replicas(problems, q.stack, *q.plan, q.training.global_batch);
+  return problems;
+}
+
 void fill_plan(const std::string& key, Question& q) {
   FilledPlan filled = fill_plan_key(key, q.stack, q.cluster.gpus(), q.training.parameter, &q.model);
   q.plan = std::move(filled.plan), q.key_parts = std::move(filled.stated);
   q.notes.insert(q.notes.end(), filled.notes.begin(), filled.notes.end());
   if (!filled.indivisible) return;
-  auto problems = validate(*q.plan, q.model, q.training);
+  auto problems = plan_problems(q);
   problems.insert(problems.begin(), *filled.indivisible);
   check_input(std::move(problems), "--plan");
 }
@@ -348,7 +354,7 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
   if (q.plan && run && options.plan.empty())
     check_imported_plan(*run, q);
   else if (q.plan)
-    check_input(validate(*q.plan, q.model, q.training), "--plan");
+    check_input(plan_problems(q), "--plan");
   if (q.file || (run && options.plan.empty()))
     if (auto idle = idle_gpus(*q.plan, q.cluster.gpus())) q.notes.push_back(std::move(*idle));
   if (q.plan) use_best_nodes(q);

@@ -58,6 +58,9 @@ std::optional<std::string> key_of_assignments(const std::string& text) {
   if (text.empty() || text.size() > 200 || is_key(text)) return std::nullopt;
   if (text.find("..") != text.npos) return std::nullopt;  // a slip in a key
   std::string key = lower(text);
+  // So are lists that are not finished, and whatever else a sign joins to nothing: "ga8-", "L8-,pp4", "tp4+".
+  static const std::regex kUnfinished("[a-z0-9][-+*/|_=:]+ *($|[.,;])");
+  if (std::regex_search(key, kUnfinished)) return std::nullopt;
   for (const auto& [from, to] : spellings()) key = std::regex_replace(key, from, to);
   while (key.ends_with('.')) key.pop_back();
   while (key.starts_with('.')) key.erase(0, 1);

@@ -162,9 +162,9 @@ void print_measured_alone(Session& session, const Material& m) {
                                  "whole steps get "
                                  "its constants as they are, and may turn out slower; give runs beside it",
                                  n.fabric);
-    text +=
-        fmt::format(". Its largest size has {:.3g} GB/s of bus bandwidth, {:.0f} % of what --cluster states",
-                    n.bus_GBps, 100 * n.share_of_stated);
+    text += fmt::format(". Its largest size has {:.3g} GB/s of bus bandwidth, {:.0f} % of what {}",
+                        n.bus_GBps, 100 * n.share_of_stated,
+                        n.in_switch ? "all-reduces in the switch (NVLS) reach there" : "--cluster states");
     print_wrapped(out, session.terminal, text);
   }
   for (const ProfileFit& p : m.profiles) {
@@ -295,7 +295,7 @@ Json calibration_json(const Material& m, const Calibration& c,
                 {"fit_error_percent", n.mape_fit},
                 {"error_before_percent", n.mape_before},
                 {"error_after_percent", n.mape_after}};
-    one["bus_GBps"] = n.bus_GBps, one["share_of_stated"] = n.share_of_stated;
+    one["bus_GBps"] = n.bus_GBps, one["share_of_stated"] = n.share_of_stated, one["in_switch"] = n.in_switch;
     if (!n.fabric.empty()) one["fabric"] = n.fabric, one["idle_known"] = n.idle_known;
     networks.push_back(std::move(one));
   }

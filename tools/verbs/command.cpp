@@ -81,6 +81,10 @@ std::string said_otherwise(const std::string& flag, const CLI::App& app) {
       Other{"mixedprecision", "--precision", "--precision"},
       Other{"config", "--from", "--from, for the file of another framework"},
       Other{"framework", "--stack", "--stack"},
+      Other{"framework", "--to", "--to, the framework that it is written for"},
+      Other{"target", "--to", "--to, the framework that it is written for"},
+      Other{"format", "--to", "--to, the framework that it is written for"},
+      Other{"stack", "--to", "--to, the framework that it is written for"},
       Other{"bf16", "--precision", "--precision"},
       Other{"dtype", "--precision", "--precision"}};
   const auto has = [&](std::string_view option) {

@@ -83,6 +83,18 @@ TEST(PlanLimits, EveryFieldOfAKeyCanBePinned) {
 TEST(PlanLimits, ProblemsNameWhatIsWrong) {
   EXPECT_NE(problem_of("tpp=4").find("found tpp, expected one of tp, cp"), std::string::npos);
   EXPECT_NE(problem_of("micro_bach=4").find("did you mean micro_batch?"), std::string::npos);
+  for (const auto& [part, field] : {std::pair{"sel", "rec=sel"},
+                                    {"nosp", "sp=off"},
+                                    {"nogr", "gr=off"},
+                                    {"tp4.pp2", "tp=4,pp=2"},
+                                    {"po", "po=on"},
+                                    {"zb", "schedule=zb"}})
+    EXPECT_NE(problem_of(part).find(std::string("written ") + field), std::string::npos) << problem_of(part);
+  EXPECT_EQ(problem_of("faster").find("written"), std::string::npos);
+  for (const char* list : {"ga=9", "L=8", "replica_microbatches=9", "chunk_layers=8"}) {
+    EXPECT_NE(problem_of(list).find("in a plan key"), std::string::npos) << problem_of(list);
+    EXPECT_EQ(problem_of(list).find("did you mean"), std::string::npos) << problem_of(list);
+  }
   EXPECT_NE(problem_of("tp=0").find("tp: found 0, expected a whole number from 1 to"), std::string::npos);
   EXPECT_NE(problem_of("tp=2.5").find("found 2.5"), std::string::npos);
   EXPECT_NE(problem_of("tp=nan").find("found nan"), std::string::npos);

@@ -84,6 +84,45 @@ TEST(PlanKey, ReplicasMayHaveUnequallyManyMicrobatches) {
     EXPECT_NE(message_of(std::string("dp8.") + wrong), "accepted") << wrong;
 }
 
+TEST(PlanKey, WhatIsNoPartOfALayoutIsToldWhereToSay) {
+  for (const auto& [key, hint] : {std::pair{"tp2.ep4", "no experts"},
+                                  {"tp2.gas8", "--global-batch"},
+                                  {"tp2.gbs512", "--global-batch N"},
+                                  {"tp2.seq8192", "--seq-len"},
+                                  {"tp2.fp8", "--precision fp8"},
+                                  {"tp2.recompute", "sel is selective"},
+                                  {"tp2.offload", "oo100"},
+                                  {"hsdp8", "sd8"},
+                                  {"tp2.ppp4", "did you mean pp4?"}})
+    EXPECT_NE(message_of(key).find(hint), std::string::npos) << message_of(key);
+  EXPECT_EQ(message_of("tp2.ep4").find("did you mean"), std::string::npos);
+}
+
+TEST(PlanKey, NoCharacterIsReadOver) {
+  for (const char* wrong :
+       {"L8-", "L8x", "L8x4-", "ax5tp-cp-dp-pp", "ax/tp-cp-dp-pp", "ax-tp-cp-dp-pp-", "oo50p", "oo50%",
+        "full12-", "tp4-", "tp+4", "z1a", "b40Mb", "mbs2.", "nogr1", "sel2"})
+    EXPECT_NE(message_of(wrong), "accepted") << wrong;
+  for (const char* right : {"L8x4", "ax-tp-cp-dp-pp", "oo50", "oo50p5", "full12", "b40M"})
+    EXPECT_EQ(message_of(right), "accepted") << right;
+}
+
+TEST(PlanKey, ABatchThatReplicasDoNotDivideMayBeDealtUnequally) {
+  const auto hint = [](const char* stack, const char* key) {
+    std::vector<Problem> problems = {{"", "micro_batch * dp", "5", "a divisor of the global batch 128", ""}};
+    hint_unequal_replicas(problems,
+                          load_stack(stack, std::filesystem::path(SEXTANT_SOURCE_DIR) / "tools/presets"),
+                          parse_plan_key(key), 128);
+    return problems[0].hint;
+  };
+  EXPECT_NE(hint("sextant", "dp5.z1.mbs1").find("add ga26x3-25-25 to the key"), std::string::npos)
+      << hint("sextant", "dp5.z1.mbs1");
+  EXPECT_NE(hint("sextant", "dp5.z3.mbs1").find("with z1"), std::string::npos);
+  EXPECT_EQ(hint("megatron-core", "dp5.z1.mbs1"), "") << "no framework has them";
+  EXPECT_EQ(hint("sextant", "dp5.z1.mbs3"), "") << "micro-batches do not divide it";
+  EXPECT_EQ(hint("sextant", "dp200.z1.mbs1"), "") << "some would have none";
+}
+
 TEST(PlanKey, RunsOfEqualChunksAreJoined) {
   ParallelPlan p;
   for (int c = 0, first = 0; c < 8; ++c) {

@@ -84,6 +84,16 @@ std::set<Cut> core_0_12(int n, int pp, int vp) {
   return out;
 }
 
+// pytorch/torchtitan b5bcd76, distributed/pipeline_parallel.py 390-450.
+TEST(StageCuts, EndsThatCountAsLayers) {
+  EXPECT_EQ(cut_with_ends(32, 4, 1, 1), (std::vector<int>{8, 9, 8, 7}));
+  EXPECT_EQ(cut_with_ends(32, 4, 0, 0), (std::vector<int>{8, 8, 8, 8}));
+  EXPECT_EQ(cut_with_ends(30, 4, 1, 1), (std::vector<int>{7, 8, 8, 7}));
+  EXPECT_EQ(cut_with_ends(6, 8, 1, 1), (std::vector<int>{0, 1, 1, 1, 1, 1, 1, 0}));
+  EXPECT_EQ(cut_with_ends(4, 8, 1, 1), std::nullopt) << "fewer than there are chunks";
+  EXPECT_EQ(cut_with_ends(32, 16, 3, 1), std::nullopt) << "more than a chunk";
+}
+
 TEST(StageCuts, EndsAreWhatMegatronCoreBuilds) {
   int allowed = 0, refused = 0;
   for (const auto& [n, pp, vp] :

@@ -235,6 +235,28 @@ TEST(NcclTable, TheRateInTheSwitchIsNotHeldBelowTheLinks) {
   }
 }
 
+// What is compared with is what the switch reaches, not its bound of 2 (n-1)/n of the links.
+TEST(NcclTable, TheRateInTheSwitchIsComparedWithWhatItReaches) {
+  const auto presets = test::preset_dir();
+  const auto share = [](double bus_GBps) { return fit_of_table("1x8xh100", bus_GBps, 65).share_of_stated; };
+  EXPECT_NEAR(share(477), 1, 0.05);
+  EXPECT_NEAR(share(360), 0.75, 0.05) << "control: a ring";
+  EXPECT_TRUE(fit_of_table("1x8xh100", 477, 65).in_switch);
+  const auto warned = [&](double bus_GBps) {
+    return odd_rate(parse_nccl_table(nccl_text(1, bus_GBps, 65, "sum", 2), "ar.txt"),
+                    fit_of_table("1x8xh100", bus_GBps, 65), load_cluster("1x8xh100", presets))
+        .has_value();
+  };
+  EXPECT_FALSE(warned(477));
+  EXPECT_FALSE(warned(360));
+  EXPECT_TRUE(warned(700)) << "control: no NVLink of this generation";
+  EXPECT_THROW(warned(90), ConfigError) << "control: PCIe";
+  // Without such a switch the links are the measure.
+  const NetworkFit ring = fit_of_table("1x8xa100-80gb", 230, 65);
+  EXPECT_FALSE(ring.in_switch);
+  EXPECT_NEAR(ring.share_of_stated, 230.0 / 300, 0.06);
+}
+
 // A network whose rate lies below that of the links inside the node, while the published one lies above: no slope leads
 // from the one to the other.
 TEST(NcclTable, FindsASlowNetworkBehindFastNodes) {

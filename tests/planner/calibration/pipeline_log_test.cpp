@@ -47,17 +47,17 @@ TEST(PipelineLog, MicroBatchesAndStagesOfTorchtitan) {
   const Said s = filled(titan({}));
   EXPECT_EQ(s.problems, "");
   // 16 sequences in 8 micro-batches, twice a step.
-  EXPECT_EQ(plan_key(s.plan), "tp1.pp4.vp2.cp1.dp2.z3.mbs2");
+  EXPECT_EQ(plan_key(s.plan), "tp1.pp4.vp2.cp1.dp2.z3.mbs2.L5-6-5x5-4");
   EXPECT_EQ(s.training.global_batch, 64);
   // One stage a rank.
   EXPECT_EQ(
       plan_key(filled(titan({.schedule = "Using pipeline schedule 1F1B with 16 microbatches and 4 stages."}))
                    .plan),
-      "tp1.pp4.vp1.cp1.dp2.z3.mbs1");
+      "tp1.pp4.vp1.cp1.dp2.z3.mbs1.L10-11-10-9");
   EXPECT_EQ(
       plan_key(filled(titan({.schedule = "Using pipeline schedule GPipe with 4 microbatches and 4 stages."}))
                    .plan),
-      "tp1.pp4.vp1.cp1.dp2.z3.mbs4.gpipe");
+      "tp1.pp4.vp1.cp1.dp2.z3.mbs4.gpipe.L10-11-10-9");
   // Without stages its local batch goes at once.
   EXPECT_EQ(plan_key(filled(titan({.schedule = "", .pp = "1"})).plan), "tp1.pp1.vp1.cp1.dp2.z3.mbs16");
 }
@@ -68,7 +68,7 @@ TEST(PipelineLog, InTokensSince2026) {
       "accumulation "
       "steps 2, maximum context length 8192, total steps 1000 (warmup 200)";
   const Said s = filled(titan({.batch = tokens}));
-  EXPECT_EQ(plan_key(s.plan), "tp1.pp4.vp2.cp1.dp2.z3.mbs2");
+  EXPECT_EQ(plan_key(s.plan), "tp1.pp4.vp2.cp1.dp2.z3.mbs2.L5-6-5x5-4");
   EXPECT_EQ(s.training.global_batch, 64);
   EXPECT_EQ(s.training.seq_len, 8192);
   // Printed to the token: 63 is another batch.
@@ -104,8 +104,8 @@ TEST(PipelineLog, WithoutNumbersItIsSaid) {
     EXPECT_EQ(said(text, "pp4.dp2.z3.mbs8").problems, "");
     EXPECT_FALSE(said(text, "pp4.dp2.z3.mbs8").notes_that("micro-batches"));
   }
-  EXPECT_TRUE(filled(titan({.schedule = "Using pipeline schedule Interleaved1F1B"}))
-                  .notes_that("write vp in the key"));
+  const std::string interleaved = titan({.schedule = "Using pipeline schedule Interleaved1F1B"});
+  EXPECT_TRUE(filled(interleaved).notes_that("write vp in the key"));
   EXPECT_FALSE(filled(titan({})).notes_that("micro-batches of"));
   EXPECT_FALSE(filled(titan({})).notes_that("vp"));
 }
@@ -137,9 +137,78 @@ TEST(PipelineLog, ModulesOfEachStage) {
   // Of another model.
   t.modules.back() = "PP rank 3 is building stage_idx 3 with modules ['layers.31', 'norm', 'output']";
   EXPECT_TRUE(filled(titan(t)).names("chunks of 9, 11, 11, 1 layers, expected the 40 layers"));
-  // Of one rank alone the others stay as the framework cuts them.
+  // Of one rank alone that is no cut of its own: the others are dealt evenly.
   t.modules.resize(1);
-  EXPECT_TRUE(filled(titan(t)).plan.chunks.empty());
+  EXPECT_EQ(plan_key(filled(titan(t)).plan), "tp1.pp4.vp1.cp1.dp2.z3.mbs2.L9-11-10-10");
+  EXPECT_TRUE(filled(titan(t)).notes_that("those that are printed, and the rest dealt evenly"));
+}
+
+std::string stage_of_rank_0(int layers) {
+  std::string modules = "'tok_embeddings'";
+  for (int layer = 0; layer < layers; ++layer) modules += fmt::format(", 'layers.{}'", layer);
+  return fmt::format("PP rank 0 is building stage_idx 0 with modules [{}]", modules);
+}
+
+// pytorch/torchtitan b5bcd76, pipeline_parallel.py, _generate_llm_fqn_per_model_part: embedding and LM head count as a layer each.
+TEST(PipelineLog, WhatIsNotPrintedIsTorchtitansOwnCut) {
+  ModelSpec model = llama_13b();
+  model.n_layers = 32;
+  Titan t{.schedule = "Using pipeline schedule 1F1B with 8 microbatches and 4 stages."};
+  const auto cut = [&] {
+    const Said s = filled(titan(t), model);
+    EXPECT_EQ(s.problems, "");
+    return plan_key(s.plan).substr(std::string("tp1.pp4.vp1.cp1.dp2.z3.mbs2").size());
+  };
+  EXPECT_EQ(cut(), ".L8-9-8-7");
+  EXPECT_TRUE(
+      filled(titan(t), model).notes_that("stages of L8-9-8-7 layers, as torchtitan cuts 32 by itself"));
+  // Rank 0 alone: it agrees with both, its own and, of seven layers, with neither.
+  t.modules = {stage_of_rank_0(8)};
+  EXPECT_EQ(cut(), ".L8-9-8-7");
+  t.modules = {stage_of_rank_0(7)};
+  EXPECT_EQ(cut(), ".L7-9-8-8");
+  // 40 layers with ends that count as none.
+  model.n_layers = 40;
+  t.modules = {stage_of_rank_0(10)};
+  EXPECT_EQ(cut(), ".L10-11-10-9");
+  model.n_layers = 34;
+  t.modules = {stage_of_rank_0(9)};
+  EXPECT_EQ(cut(), ".L9-9-8-8") << "36 by 4 would begin with 8";
+  EXPECT_TRUE(filled(titan(t), model).notes_that("where the ends count as no layer"));
+  // What the key states counts, and is not contradicted by what is only usual.
+  EXPECT_EQ(said(titan(t), "pp4.dp2.z3.mbs2.L10-10-10-10").problems, "");
+  EXPECT_EQ(
+      plan_key(
+          said(titan({.schedule = t.schedule}), "pp4.dp2.z3.mbs2", {}, {}, {{"pp", "dp", "z", "mbs"}}).plan),
+      "tp1.pp4.vp1.cp1.dp2.z3.mbs2.L10-11-10-9");
+}
+
+// Until July 2025 the split is printed; before April of that year what does not divide went behind the first stage.
+TEST(PipelineLog, SplitsOfOlderTorchtitan) {
+  ModelSpec model = llama_13b();
+  model.n_layers = 41;
+  Titan t{.schedule = "Using pipeline schedule 1F1B"};
+  const auto key = [&] { return plan_key(filled(titan(t), model).plan); };
+  EXPECT_TRUE(key().ends_with(".L10-11-10-10")) << key();
+  EXPECT_TRUE(filled(titan(t), model).notes_that("as torchtitan of 2024 cuts 41"));
+  t.modules = {
+      "No 'pipeline_parallel_split_points' provided so the generated splits are: ['layers.9', 'layers.20', "
+      "'layers.31'] This may be sub-optimal as the number of layers per stage may be unbalanced."};
+  EXPECT_TRUE(key().ends_with(".L9-11-11-10")) << key();
+  EXPECT_FALSE(filled(titan(t), model).notes_that("does not print all of them"));
+  t.modules = {
+      "No 'pipeline_parallel_split_points' provided. Here is the auto-generated split, which may be "
+      "sub-optimal: "
+      "['layers.10', 'layers.21', 'layers.32']."};
+  EXPECT_TRUE(key().ends_with(".L10-11-11-9")) << key();
+  // As many chunks as it lists.
+  t.schedule = "Using pipeline schedule Interleaved1F1B";
+  t.modules = {
+      "No 'pipeline_parallel_split_points' provided. Here is the auto-generated split, which may be "
+      "sub-optimal: "
+      "['layers.5', 'layers.10', 'layers.15', 'layers.20', 'layers.25', 'layers.30', 'layers.35']."};
+  EXPECT_EQ(filled(titan(t), model).plan.vp, 2);
+  EXPECT_TRUE(key().ends_with(".L5x7-6")) << key();
 }
 
 TEST(PipelineLog, LayersOfEachStageUntil2025) {
@@ -180,6 +249,34 @@ TEST(PipelineLog, WhoseMemoryItIs) {
       "cuda_max_memory_reserved: "
       "53.7G\n";
   EXPECT_EQ(stages_of_peak(parse_run_log(nanotron, "x.log"), plan), Stages{1});
+}
+
+// 4 stages of 2 replicas: ranks 2 and 3 are the second stage.
+TEST(PipelineLog, TagsOfLaunchersSayWhoseMemoryItIs) {
+  const auto stages = [](const std::string& tag, int node_gpus = 8, const Titan& t = {}) {
+    std::string text = titan(t);
+    for (std::size_t at = text.find("[rank0]:"); at != text.npos; at = text.find("[rank0]:", at + tag.size()))
+      text.replace(at, std::string("[rank0]:").size(), tag);
+    return stages_of_peak(parse_run_log(text, "x.log"), filled(text).plan, node_gpus);
+  };
+  using Stages = std::vector<int>;
+  EXPECT_EQ(stages("[rank0]:"), Stages{0});
+  EXPECT_EQ(stages("[rank3]:"), Stages{1});
+  EXPECT_EQ(stages("[default5]:"), Stages{2});
+  EXPECT_EQ(stages("[1,5]<stdout>:"), Stages{2});
+  EXPECT_EQ(stages("3: "), Stages{1});
+  EXPECT_EQ(stages(""), Stages{0}) << "control: nothing says whose it is";
+  // torchrun counts on each node anew; a number alone may be that of a node.
+  EXPECT_EQ(stages("1: [rank1]:", 4), Stages{2});
+  EXPECT_EQ(stages("0: [rank1]:", 4), Stages{0});
+  EXPECT_EQ(stages("1: ", 4), Stages{2}) << "of its two stages the last would have a loss";
+  EXPECT_EQ(stages("0: ", 4), (Stages{0, 1}));
+  EXPECT_EQ(stages("5: ", 4), Stages{2});
+  // What a line says itself counts.
+  EXPECT_EQ(stages("[rank0]:", 4, {.loss = " 7.1"}), Stages{3}) << "of the last node";
+  EXPECT_EQ(
+      stages("[rank0]:", 8, {.modules = {"PP rank 2 is building stage_idx 2 with modules ['layers.2']"}}),
+      Stages{2});
 }
 
 TEST(PipelineLog, UnevenStagesOfMegatron) {

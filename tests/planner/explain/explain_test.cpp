@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "planner/explain/framework_setting.hpp"
 #include "tests/planner/explain/small_job.hpp"
 #include "tests/planner/search/search_support.hpp"
 
@@ -30,6 +31,46 @@ TEST(Explain, TermsSumToTheDifference) {
   double reversed = 0;
   for (const TimeTerm& t : back.terms) reversed += t.seconds;
   EXPECT_NEAR(sum, -reversed, 1e-9);
+}
+
+// Replicas that differ make their share of the compute, and fewer GPUs the rest.
+TEST(Explain, UnequalMicroBatchesAreAPartOfTheCompute) {
+  OwnedJob owned = job_of(79);
+  owned.stack.can.uneven_microbatches = true;
+  const Job job = owned.job();
+  const auto cause = [&](const char* best, const char* other) {
+    for (const TimeTerm& t : compare(job, parse_plan_key(best), parse_plan_key(other)).terms)
+      if (t.category == TimeCategory::compute) return t.cause;
+    return std::string();
+  };
+  // 16 sequences. One replica has four more than the others: on as many GPUs that is all of it.
+  const std::string alike = cause("dp4.z1.mbs1", "dp4.z1.mbs1.ga7-3x3");
+  EXPECT_EQ(alike, "micro-batches of replicas differ: 7 where the mean is 4");
+  const std::string part = cause("dp8.z1.mbs1", "dp3.z1.mbs1.ga6-5-5");
+  EXPECT_NE(part.find(" s of it as micro-batches of replicas differ: 6 where the mean is 5.33"),
+            std::string::npos)
+      << part;
+  EXPECT_NE(part.find("3 GPUs instead of 8"), std::string::npos) << part;
+  EXPECT_EQ(cause("dp8.z1.mbs1", "dp4.z1.mbs1"), "4 GPUs instead of 8") << "control: all alike";
+}
+
+// torchtitan makes unequal stages by itself: of 8 layers 2-3-2-1.
+TEST(Explain, EqualStagesAreSaidWhereAStackMakesOthers) {
+  OwnedJob owned = job_of(79);
+  const auto setting = [&](const char* key) {
+    return layout_setting(parse_plan_key(key), owned.model, owned.stack);
+  };
+  EXPECT_EQ(setting("pp4"), "") << "control: a stack whose own are equal";
+  owned.stack.can.usual_end_layers = 1, owned.stack.name = "torchtitan";
+  for (const char* equal : {"pp4", "pp4.L2x4"}) {
+    EXPECT_NE(setting(equal).find("stages of 2x4 layers need pipeline_parallel_first_stage_less_layers=0"),
+              std::string::npos)
+        << setting(equal);
+    EXPECT_NE(setting(equal).find("torchtitan itself makes L2-3-2-1"), std::string::npos) << setting(equal);
+  }
+  EXPECT_NE(setting("pp4.L3-2-2-1").find("module_fqns_per_model_part"), std::string::npos);
+  EXPECT_EQ(setting("pp4.L2-3-2-1"), "") << "its own";
+  EXPECT_EQ(setting("tp4"), "");
 }
 
 TEST(Explain, SaysWhyNot) {

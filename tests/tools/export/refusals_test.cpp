@@ -133,6 +133,26 @@ TEST(ExportRefusals, TheNearestCanBeExported) {
   }
 }
 
+// Replicas that do not divide the batch: fewer that do, or as many of smaller micro-batches.
+TEST(ExportRefusals, UnequalReplicasHaveANearestThatDividesTheBatch) {
+  const TempDir dir;
+  const auto nearest = [&](const std::string& key, const std::string& target) {
+    const std::string plan = plan_file(dir, on("1x8xh100", "sextant", k1B), key, key + ".json");
+    EXPECT_EQ(missing_fields(exported_json(target, plan, dir.path() / (key + target + "no"))),
+              Words{"replica_microbatches"});
+    return exported_json(target, plan, dir.path() / (key + target), {"--nearest"});
+  };
+  for (const char* target : {"megatron-lm", "torchtitan"}) {
+    const auto fewer = nearest("dp7.z0.mbs1.full.ga10-9x6", target);
+    ASSERT_TRUE(fewer.contains("key")) << target << fewer.dump(1);
+    EXPECT_NE(fewer.at("key").get<std::string>().find(".dp4."), std::string::npos) << fewer.at("key");
+    EXPECT_NE(fewer.at("changes").dump().find("equally many micro-batches, dp 4"), std::string::npos)
+        << fewer.at("changes").dump();
+  }
+  const auto divides = nearest("dp8.z0.mbs1.full.ga9x7-1", "megatron-lm");
+  EXPECT_NE(divides.at("key").get<std::string>().find(".dp8."), std::string::npos) << "control: 64 by 8";
+}
+
 // DeepSpeed takes another optimizer for bf16 parameters with fp32 gradients: it is sharded where ZeRO is off, and reduces late.
 TEST(ExportRefusals, DeepSpeedWithFp32Gradients) {
   const TempDir dir;

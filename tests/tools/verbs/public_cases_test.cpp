@@ -162,6 +162,22 @@ TEST(PublicCases, SpellingsOfALayoutAreAKey) {
     EXPECT_EQ(call(Words{"simulate", "--plan", typed} + kLlama7bOn8).code, ExitCode::usage) << typed;
 }
 
+// A list that is not finished is none, and no spelling of another key.
+TEST(PublicCases, UnfinishedListsAreNoSpelling) {
+  for (const auto& [typed, expected] : {std::pair{"ga8-", "micro-batches of each replica such as ga9x7-5"},
+                                        {"tp2.ga8-", "micro-batches of each replica such as ga9x7-5"},
+                                        {"pp4.L8-", "layers of each chunk such as"},
+                                        {"L8-,pp4", "layers of each chunk such as"},
+                                        {"tp4-", "tp and a whole number"},
+                                        {"tp4.pp2+", "pp and a whole number"},
+                                        {"full12-", "full and the layers"}}) {
+    const Called c =
+        call(Words{"simulate", "--seq-len", "1024", "--plan", typed} + kLlama7bOn8, kUnlimitedColumns);
+    EXPECT_EQ(c.code, ExitCode::usage) << typed << c.out;
+    EXPECT_TRUE(says(c, expected)) << typed << ": " << c.err;
+  }
+}
+
 TEST(PublicCases, ModelsOfLlamasShape) {
   const TempDir folder;
   // As printed: "12,247,782,400 parameters".

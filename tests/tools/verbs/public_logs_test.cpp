@@ -60,8 +60,13 @@ TEST_F(PublicLogs, MemoryOfOneStageIsComparedWithIt) {
     std::string text =
         "Building device mesh with parallelism: pp=4, dp_replicate=1, dp_shard=4, cp=1, tp=1, ep=1\n"
         "Applied full activation checkpointing to the model\n";
-    text +=
-        std::string("PP rank ") + rank + " is building stage_idx " + rank + " with modules ['layers.1']\n";
+    // 40 layers as it deals them: 10, 11, 10 and 9.
+    const bool first = rank[0] == '0';
+    text += fmt::format("PP rank {0} is building stage_idx {0} with modules [{1}", rank,
+                        first ? "'tok_embeddings'" : "'norm', 'output'");
+    for (int layer = first ? 0 : 31; layer < (first ? 10 : 40); ++layer)
+      text += fmt::format(", 'layers.{}'", layer);
+    text += "]\n";
     text +=
         "Using pipeline schedule 1F1B with 8 microbatches and 4 stages.\n"
         "Trainer is initialized with local batch size 8, global batch size 32, gradient accumulation steps "
@@ -84,6 +89,52 @@ TEST_F(PublicLogs, MemoryOfOneStageIsComparedWithIt) {
   const std::string notes = nlohmann::json::parse(last.out).at("notes").dump();
   EXPECT_NE(notes.find("its memory is that of pipeline stage 3 alone"), std::string::npos) << notes;
   EXPECT_NE(notes.find("the other stages' is not in the log"), std::string::npos) << notes;
+  EXPECT_NE(notes.find("stages of L10-11-10-9 layers, as torchtitan cuts 40 by itself"), std::string::npos)
+      << notes;
+}
+
+// Rank 3 of 4 stages of 4 replicas is of the first, whatever a rank is called; nodes of 8 hold two stages.
+TEST_F(PublicLogs, TagsSayWhoseMemoryItIs) {
+  const auto notes = [&](const char* tag) {
+    std::string text = fmt::format(
+        "{0}Building device mesh with parallelism: pp=4, dp_replicate=1, dp_shard=4, cp=1, tp=1, ep=1\n"
+        "{0}Using pipeline schedule 1F1B with 8 microbatches and 4 stages.\n"
+        "{0}Trainer is initialized with local batch size 8, global batch size 32, gradient accumulation "
+        "steps 1, "
+        "sequence length 4096, total steps 10 (warmup 2)\n",
+        tag);
+    for (int n = 1; n < 6; ++n)
+      text += fmt::format("{}step: {:2}  loss: -1.00000  memory: 20.00GiB(25.2%)  tps: 1,{}00\n", tag, n,
+                          n == 1 ? 1 : 9);
+    const Called c = call({"calibrate", "--log", folder_.write("titan.log", text).string(), "--model",
+                           "llama-2-13b", "--cluster", "2x8xh100", "--json"},
+                          kUnlimitedColumns);
+    return nlohmann::json::parse(c.out).at("notes").dump();
+  };
+  for (const auto& [tag, stage] : {std::pair{"[rank3]:", "stage 0 alone"},
+                                   {"[rank5]:", "stage 1 alone"},
+                                   {"1: [rank2]:", "stage 2 alone"},
+                                   {"[1,9]<stdout>:", "stage 2 alone"},
+                                   {"0: ", "stage 0, 1 alone"}})
+    EXPECT_NE(notes(tag).find(std::string("its memory is that of pipeline ") + stage), std::string::npos)
+        << tag << notes(tag);
+}
+
+TEST_F(PublicLogs, DeepSpeedsPipelineSaysNoStages) {
+  std::string text = "[config.py:1001:print]   train_batch_size ............. 64\n";
+  for (int n = 1; n < 6; ++n)
+    text +=
+        fmt::format("steps: {} loss: 7.1 iter time (s): {} samples/sec: 14.2\n", 10 * n, n == 1 ? 20.0 : 4.5);
+  const std::string file = folder_.write("pipe.log", text).string();
+  const auto calibrated = [&](const std::string& log) {
+    return call({"calibrate", "--log", log, "--model", "llama-2-7b", "--cluster", "1x8xh100", "--stack",
+                 "deepspeed-zero", "--seq-len", "4096", "--global-batch", "64"},
+                kUnlimitedColumns);
+  };
+  EXPECT_EQ(calibrated(file).code, ExitCode::usage);
+  EXPECT_TRUE(says(calibrated(file), "does not say how many stages it ran"));
+  EXPECT_EQ(calibrated(file + "=tp2.pp2.z1.mbs1").code, ExitCode::ok)
+      << "control" << calibrated(file + "=tp2.pp2.z1.mbs1").err;
 }
 
 TEST_F(PublicLogs, ADeviceNamedInPassing) {

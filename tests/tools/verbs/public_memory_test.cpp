@@ -95,33 +95,43 @@ TEST(PublicMemory, HostBytesPerParameterByFramework) {
     Words more = {};
   };
   const Words bf16 = {"--set", "training.gradient=bf16"}, fp32 = {"--set", "training.gradient=fp32"},
-              accumulating = {"--global-batch", "32"};
+              accumulating = {"--global-batch", "32"},
+              parameters = {"--set", "training.parameter=fp32", "--set", "training.compute=fp32"};
   // Megatron-Core first copies whole parameters: page-locked since 0.20, so that torch keeps them, which host_whole_bytes counts; in
   // core 0.12 they go again, and are the most where there are many shards.
-  for (const Case& c : {Case{"deepspeed-zero", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 2 + 4 + 2, 1.2},
-                        {"deepspeed-zero", "dp8.z3.mbs1.full.oo100", 4 + 8 + 2 + 4, 1.2},
-                        {"deepspeed-zero", "dp8.z2.mbs1.full.oo100", 4 + 8 + 2 + 4, 1.2},
-                        {"torchtitan", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 4, 1.17},
-                        {"torchtitan", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 4, 1.17, bf16},
-                        {"fsdp1-eager", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 4, 1.17},
-                        {"megatron-core", "tp8.dp1.z0.mbs1.full.oo100", 4 + 8 + 4, 1.17},
-                        {"megatron-core", "dp8.z1.mbs1.full.oo100", 4 + 8 + 4 + 8 * 4.56, 1.17},
-                        {"megatron-core", "dp8.z1.mbs1.full.oo100", 4 + 8 + 4 + 8 * 4.56, 1.17, bf16},
-                        {"megatron-core",
-                         "dp8.z1.mbs1.full.oo100",
-                         4 + 8 * 4,
-                         1.17,
-                         {"--set", "stack.memory.host_whole_bytes=0"}},
-                        {"megatron-core", "tp4.dp2.z1.mbs1.full.oo100", 4 + 8 + 4 + 2 * 4.56, 1.17},
-                        {"nemo-dgxc", "tp4.dp2.z1.mbs1.full.oo100", 4 + 8 + 4, 1.08},
-                        {"nemo-dgxc", "tp4.dp2.z1.mbs1.full.oo100", 4 + 8 + 4, 1.08, fp32},
-                        {"nemo-dgxc", "dp8.z1.mbs1.full.oo100", 4 + 8 * 4, 1.08},
-                        {"colossal-ai", "dp8.z2.mbs1.full.oo100", 4 + 8 + 4, 1.0},
-                        {"colossal-ai", "dp8.z2.mbs1.full.oo100", 4 + 8 + 4, 1.0, fp32},
-                        {"colossal-gemini", "dp8.z3.mbs1.full.oo100", 4 + 8 + 2, 1.14},
-                        {"colossal-gemini", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 2, 1.14},
-                        {"colossal-gemini", "dp8.z3.mbs1.full.oo100", 4 + 8 + 2 + 2, 1.14, accumulating},
-                        {"colossal-gemini", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 2 + 2, 1.14, accumulating}})
+  for (const Case& c :
+       {Case{"deepspeed-zero", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 2 + 4 + 2, 1.2},
+        {"deepspeed-zero", "dp8.z3.mbs1.full.oo100", 4 + 8 + 2 + 4, 1.2},
+        {"deepspeed-zero", "dp8.z2.mbs1.full.oo100", 4 + 8 + 2 + 4, 1.2},
+        {"torchtitan", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 4, 1.17},
+        {"torchtitan", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 4, 1.17, bf16},
+        {"fsdp1-eager", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 4, 1.17},
+        {"megatron-core", "tp8.dp1.z0.mbs1.full.oo100", 4 + 8 + 4, 1.17},
+        {"megatron-core", "dp8.z1.mbs1.full.oo100", 4 + 8 + 4 + 8 * 4.56, 1.17},
+        {"megatron-core", "dp8.z1.mbs1.full.oo100", 4 + 8 + 4 + 8 * 4.56, 1.17, bf16},
+        {"megatron-core",
+         "dp8.z1.mbs1.full.oo100",
+         4 + 8 * 4,
+         1.17,
+         {"--set", "stack.memory.host_whole_bytes=0"}},
+        {"megatron-core", "tp4.dp2.z1.mbs1.full.oo100", 4 + 8 + 4 + 2 * 4.56, 1.17},
+        {"nemo-dgxc", "tp4.dp2.z1.mbs1.full.oo100", 4 + 8 + 4, 1.08},
+        {"nemo-dgxc", "tp4.dp2.z1.mbs1.full.oo100", 4 + 8 + 4, 1.08, fp32},
+        {"nemo-dgxc", "dp8.z1.mbs1.full.oo100", 4 + 8 * 4, 1.08},
+        {"colossal-ai", "dp8.z2.mbs1.full.oo100", 4 + 8 + 4, 1.0},
+        {"colossal-ai", "dp8.z2.mbs1.full.oo100", 4 + 8 + 4, 1.0, fp32},
+        // fp32 parameters on the device have a copy on the host, which is updated there.
+        {"megatron-core", "dp8.z1.mbs1.full.oo100", 4 + 8 + 4 + 8 * 4.56, 1.17, parameters},
+        {"nemo-dgxc", "tp4.dp2.z1.mbs1.full.oo100", 4 + 8 + 4, 1.08, parameters},
+        {"colossal-ai", "dp8.z2.mbs1.full.oo100", 4 + 8 + 4, 1.0, parameters},
+        {"deepspeed-zero", "dp8.z2.mbs1.full.oo100", 4 + 8 + 4 + 4, 1.2, parameters},
+        // Gemini's chunks have page-locked places wherever they are: of parameters and master copies.
+        {"colossal-gemini", "dp8.z3.mbs1.full", 7, 1.14},
+        {"colossal-gemini", "dp8.z3.mbs1.full.oo50", 7 + 3.5, 1.14},
+        {"colossal-gemini", "dp8.z3.mbs1.full.oo100", 4 + 8 + 2, 1.14},
+        {"colossal-gemini", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 2, 1.14},
+        {"colossal-gemini", "dp8.z3.mbs1.full.oo100", 4 + 8 + 2 + 2, 1.14, accumulating},
+        {"colossal-gemini", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 2 + 2, 1.14, accumulating}})
     EXPECT_NEAR(per_parameter(c.stack, c.plan, c.more), c.bytes * c.factor, 0.02 * c.bytes)
         << c.stack << ' ' << c.plan;
 }

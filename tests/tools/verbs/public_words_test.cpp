@@ -71,6 +71,15 @@ TEST(PublicWords, OptionsOfFrameworks) {
   }
 }
 
+TEST(PublicWords, WhatAnExportIsWrittenFor) {
+  for (const char* typed : {"--target", "--framework", "--format", "--stack"}) {
+    const Called c = call({"export", "plan.json", typed, "torchtitan", "-o", "job"}, kUnlimitedColumns);
+    EXPECT_EQ(c.code, ExitCode::usage) << typed;
+    EXPECT_TRUE(says(c, "did you mean --to, the framework that it is written for?"))
+        << typed << ": " << c.err;
+  }
+}
+
 TEST(PublicWords, MixturesOfExpertsAreNoDenseModel) {
   for (const char* model : {"mixtral-8x7b", "deepseek-v3", "Qwen3-30B-A3B", "llama-4-scout"}) {
     const Called c = simulate({"--model", model, "--cluster", "1x8xh100", "--plan", "z3.mbs1"});
