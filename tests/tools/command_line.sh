@@ -42,6 +42,10 @@ done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# The folder where a user stands is none that libraries are loaded from.
+mkdir "$work/strange_libraries"
+for library in $(ldd "$sextant" | sed -n 's/^\s*\(lib[^ ]*\) =>.*/\1/p'); do echo "no library" >"$work/strange_libraries/$library"; done
+expect 0 '^sextant [0-9]' sh_ "[[ -s '$work/strange_libraries/libz.so.1' ]] && cd '$work/strange_libraries' && '$(readlink -f "$sextant")' --version"
 # A bundle's presets lie beside its bin/; a folder that only has their name is none.
 mkdir -p "$work/bundle/bin" "$work/other/bin" "$work/other/presets"
 cp "$sextant" "$work/bundle/bin/sextant" && cp "$sextant" "$work/other/bin/sextant"

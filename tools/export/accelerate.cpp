@@ -162,7 +162,7 @@ ExportContent accelerate_content(const PlanFile& file, const std::string& versio
       {"accelerate.yaml", deepspeed ? engine_yaml(file, version) : fsdp_yaml(file, version), false});
   if (deepspeed) out.files.push_back({"ds_config.json", deepspeed_config(file).dump(2) + "\n", false});
   out.files.push_back({"settings.py", accelerate_settings(file, deepspeed), false});
-  out.copied = {{"accelerate_train.py", "train.py"}};
+  out.copied = {{"accelerate_train.py", "train.py"}, {"check_rope.py", "check_rope.py"}};
   out.environment = {{"PYTORCH_ALLOC_CONF", "expandable_segments:True"}};
   out.starter = fmt::format(
       "accelerate launch --config_file accelerate.yaml --machine_rank \"$NODE_RANK\" \\\n"

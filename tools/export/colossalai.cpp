@@ -299,7 +299,7 @@ ExportContent colossal_content(const PlanFile& file, const std::string& version,
                                const std::string& arguments) {
   ExportContent out;
   out.files.push_back({"settings.py", plugin_settings(file, arguments), false});
-  out.copied = {{"colossalai_train.py", "train.py"}};
+  out.copied = {{"colossalai_train.py", "train.py"}, {"check_rope.py", "check_rope.py"}};
   out.environment = {{"CUDA_DEVICE_MAX_CONNECTIONS", "1"}};  // as its own benchmarks set it
   out.program = "train.py";
   out.needs =

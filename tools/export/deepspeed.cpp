@@ -67,7 +67,7 @@ ExportContent write_deepspeed(const PlanFile& file, const std::string& version) 
   const ParallelPlan& p = file.plan;
   out.files.push_back({"ds_config.json", deepspeed_config(file).dump(2) + "\n", false});
   out.files.push_back({"settings.py", deepspeed_settings(file), false});
-  out.copied = {{"deepspeed_train.py", "train.py"}};
+  out.copied = {{"deepspeed_train.py", "train.py"}, {"check_rope.py", "check_rope.py"}};
   out.environment = {{"PYTORCH_ALLOC_CONF", "expandable_segments:True"}};
   out.program = "train.py";
   out.needs = fmt::format("deepspeed {}, torch and transformers 5{}", version,

@@ -55,7 +55,7 @@ std::string settings_text(const PlanFile& file) {
 ExportContent write_fsdp2(const PlanFile& file, const std::string& version) {
   ExportContent out;
   out.files.push_back({"settings.py", settings_text(file), false});
-  out.copied = {{"fsdp2_train.py", "train.py"}};
+  out.copied = {{"fsdp2_train.py", "train.py"}, {"check_rope.py", "check_rope.py"}};
   out.environment = {{"PYTORCH_ALLOC_CONF", "expandable_segments:True"}};
   out.program = "train.py";
   out.needs = fmt::format("torch {} (pip install torch), nothing else", version);

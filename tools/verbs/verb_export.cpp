@@ -85,8 +85,15 @@ ExitCode refuse(Session& session, const ChosenTarget& chosen, const Exported& e,
     return ExitCode::export_cannot_express;
   }
   print_missing(session, chosen, e.missing);
-  session.terminal.out << (nearest_asked ? "no plan near it can be expressed: some field has no substitute\n"
-                                         : "next: --nearest takes the nearest plan that it can express\n");
+  const auto fixed =
+      std::ranges::find_if(e.missing, [](const Inexpressible& m) { return m.changes.empty(); });
+  if (fixed != e.missing.end())
+    print_wrapped(session.terminal.out, session.terminal,
+                  fmt::format("no plan near it can be expressed: {} has no substitute", fixed->field));
+  else
+    session.terminal.out << (nearest_asked
+                                 ? "no plan near it can be expressed: its substitutes cannot be combined\n"
+                                 : "next: --nearest takes the nearest plan that it can express\n");
   return ExitCode::export_cannot_express;
 }
 

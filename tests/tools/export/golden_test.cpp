@@ -145,7 +145,7 @@ std::string folder_text(const fs::path& folder) {
   std::ranges::sort(names);
   std::string all;
   for (const std::string& name : names) {
-    if (name == "plan.json" || name == "check.py" || name == "train.py" || name == ".sextant_export")
+    if (name == "plan.json" || name.starts_with("check") || name == "train.py" || name == ".sextant_export")
       continue;
     std::istringstream lines(text_of(folder / name));
     all += "==> " + name + "\n";

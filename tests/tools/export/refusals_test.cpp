@@ -153,6 +153,30 @@ TEST(ExportRefusals, UnequalReplicasHaveANearestThatDividesTheBatch) {
   EXPECT_NE(divides.at("key").get<std::string>().find(".dp8."), std::string::npos) << "control: 64 by 8";
 }
 
+// Positions that a target does not scale in the model's way: a kind of model, so that no plan is near it.
+TEST(ExportRefusals, ScaledPositionsAreNamed) {
+  const auto missing = [](const std::string& target, const std::string& stack, const std::string& key,
+                          const Words& question) {
+    const TempDir dir;
+    const std::string plan = plan_file(dir, on("1x8xh100", stack, question), key);
+    for (const Words& more : {Words{}, Words{"--nearest"}}) {
+      const Called called = export_to(target, plan, dir.path() / "job", more);
+      EXPECT_EQ(called.code, ExitCode::export_cannot_express);
+      EXPECT_NE(called.out.find("model.rope_scaling has no substitute"), std::string::npos) << called.out;
+      EXPECT_EQ(called.out.find("next: --nearest"), std::string::npos) << called.out;
+    }
+    return missing_fields(exported_json(target, plan, dir.path() / "job"));
+  };
+  EXPECT_EQ(missing("nanotron", "nanotron", "tp2.dp4.z1.mbs1.nopg", k8B), Words{"model.rope_scaling"});
+  EXPECT_EQ(missing("nanotron", "nanotron", "tp2.dp4.z1.mbs1.nopg", k1B), Words{"model.rope_scaling"});
+  Words yarn = k8B;
+  yarn.insert(yarn.end(), {"--set", "model.rope_scaling.type=yarn"});
+  EXPECT_EQ(missing("deepspeed", "deepspeed-zero", "dp8.z3.mbs1", yarn), Words{"model.rope_scaling"});
+  EXPECT_EQ(missing("accelerate", "torchtitan-eager", "dp8.z3.mbs1", yarn), Words{"model.rope_scaling"});
+  EXPECT_EQ(missing("fsdp2", "torchtitan", "dp8.z3.mbs1", yarn), Words{"model.rope_scaling"});
+  EXPECT_EQ(missing("colossalai", "colossal-ai", "dp8.z2.mbs1", yarn), Words{"model.rope_scaling"});
+}
+
 // DeepSpeed takes another optimizer for bf16 parameters with fp32 gradients: it is sharded where ZeRO is off, and reduces late.
 TEST(ExportRefusals, DeepSpeedWithFp32Gradients) {
   const TempDir dir;

@@ -29,9 +29,12 @@ try:
     from accelerate.parallelism_config import ParallelismConfig
     from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin
     from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 except ImportError as error:
     last(f"accelerate: {error}", 77)
+import check_rope
 import settings
+import train
 
 plan_file = json.load(open("plan.json"))
 plan, training, model = plan_file["plan"], plan_file["training"], plan_file["model"]
@@ -95,8 +98,10 @@ for key, name in (("hidden", "HIDDEN"), ("ffn_hidden", "FFN"), ("vocab_size", "V
                   ("n_kv_heads", "KV_HEADS"), ("head_dim", "HEAD_DIM"), ("tied_embeddings", "TIED"), ("norm_eps", "NORM_EPS"),
                   ("rope_theta", "ROPE_THETA")):
     back[key] = getattr(settings, name)
+# What transformers makes of the script's configuration.
+back["rope"], rope = check_rope.read_and_wanted(LlamaRotaryEmbedding(train.config()).inv_freq.tolist(), model)
 
-wanted = {**plan, **training, **model}
+wanted = {**plan, **training, **model, "rope": rope}
 wanted["shards"] = 1 if plan["zero_stage"] == 0 else plan["shard_degree"] or plan["dp"]
 wanted["overlap_grad_reduce"] = plan["overlap_grad_reduce"] and plan["dp"] > 1 and plan["zero_stage"] > 0
 wanted["bucket"] = plan["bucket_elements"] or 500000000

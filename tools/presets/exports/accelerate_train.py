@@ -23,18 +23,22 @@ def tiny():
     S.HIDDEN = S.HEADS * S.HEAD_DIM
 
 
-def model(dtype):
-    """Yours: from_pretrained(), for weights that exist."""
+def config():
     rope = {"rope_type": "default", "rope_theta": S.ROPE_THETA}
     if S.ROPE_SCALING:
         factor, low, high, original = S.ROPE_SCALING
         rope |= {"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
                  "original_max_position_embeddings": original}
-    built = LlamaForCausalLM._from_config(LlamaConfig(
+    return LlamaConfig(
         hidden_size=S.HIDDEN, num_hidden_layers=S.LAYERS, intermediate_size=S.FFN, vocab_size=S.VOCAB,
         num_attention_heads=S.HEADS, num_key_value_heads=S.KV_HEADS, head_dim=S.HEAD_DIM, rms_norm_eps=S.NORM_EPS,
         max_position_embeddings=max(S.SEQ_LEN, S.MAX_POSITIONS), attention_bias=S.BIASES, mlp_bias=S.BIASES,
-        tie_word_embeddings=S.TIED, rope_parameters=rope, attn_implementation="sdpa", use_cache=False), dtype=dtype)
+        tie_word_embeddings=S.TIED, rope_parameters=rope, attn_implementation="sdpa", use_cache=False)
+
+
+def model(dtype):
+    """Yours: from_pretrained(), for weights that exist."""
+    built = LlamaForCausalLM._from_config(config(), dtype=dtype)
     if S.RECOMPUTE:
         built.gradient_checkpointing_enable({"use_reentrant": False})
     return built

@@ -35,7 +35,9 @@ try:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         from colossalai.cluster import ProcessGroupMesh
         from colossalai.shardformer.policies.auto_policy import get_autopolicy
+        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+        import check_rope
         import settings
         import train
 except ImportError as error:
@@ -111,8 +113,10 @@ back["micro_batch"], back["micro_batches"], back["seq_len"] = settings.MICRO_BAT
 back["head_dim"], back["n_heads"], back["n_kv_heads"] = shell.config.head_dim, shell.config.num_attention_heads, shell.config.num_key_value_heads
 back["norm_eps"], back["rope_theta"] = shell.config.rms_norm_eps, shell.config.rope_theta
 back["tied_embeddings"] = shell.config.tie_word_embeddings
+# What transformers makes of the script's configuration.
+back["rope"], rope = check_rope.read_and_wanted(LlamaRotaryEmbedding(shell.config).inv_freq.tolist(), model)
 
-wanted = {**training, **model, **plan}
+wanted = {**training, **model, **plan, "rope": rope}
 replicas, chunks = plan["dp"] * plan["cp"], plan["pp"] * plan["vp"]
 wanted["shards"] = plan.get("shard_degree") or replicas
 wanted["micro_batches"] = training["global_batch"] // (plan["dp"] * plan["micro_batch"])

@@ -40,11 +40,14 @@ try:
         from deepspeed.runtime.config import DeepSpeedConfig
 
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
+    import check_rope
     import settings
     import train
 except ImportError as error:
     last(f"DeepSpeed: {error}", 77)
 
+# What transformers makes of the script's configuration.
+rope, wanted_rope = check_rope.read_and_wanted(train.LlamaRotaryEmbedding(train.config()).inv_freq.tolist(), model)
 if len(settings.STAGES) > 1:  # the class of the script, with as many layers of few channels
     train.tiny()
     with contextlib.redirect_stdout(io.StringIO()):
@@ -87,8 +90,9 @@ for key, name in (("hidden", "HIDDEN"), ("ffn_hidden", "FFN"), ("vocab_size", "V
                   ("head_dim", "HEAD_DIM"), ("tied_embeddings", "TIED"), ("norm_eps", "NORM_EPS"), ("rope_theta", "ROPE_THETA")):
     if pp == 1:
         back[key] = getattr(settings, name)
+back["rope"] = rope
 
-wanted = {**plan, **training, **model}
+wanted = {**plan, **training, **model, "rope": wanted_rope}
 wanted["shards"] = 1 if plan["zero_stage"] == 0 else plan["shard_degree"] or plan["dp"]
 wanted["micro_batches"] = training["global_batch"] // (plan["dp"] * plan["micro_batch"])
 wanted["overlap_grad_reduce"] = plan["overlap_grad_reduce"] and plan["dp"] > 1 and plan["zero_stage"] > 0

@@ -28,6 +28,7 @@ try:
 except ImportError as error:
     last(f"PyTorch: {error}", 77)
 
+import check_rope
 import settings
 import train
 
@@ -66,11 +67,13 @@ back["parameters"] = numbers
 back["n_layers"], back["vocab_size"] = len(built.layers), built.embedding.num_embeddings
 back["n_heads"], back["n_kv_heads"], back["head_dim"] = settings.HEADS, settings.KV_HEADS, settings.HEAD_DIM
 back["rope_theta"], back["norm_eps"] = settings.ROPE_THETA, built.norm.eps
+cos, sin = train.rotary_table("cpu")  # at position 1 the angles are the frequencies
+back["rope"], rope = check_rope.read_and_wanted(torch.atan2(sin[1], cos[1]).tolist(), model)
 back["tied_embeddings"] = built.head.weight is built.embedding.weight
 back["seq_len"], back["micro_batch"] = settings.SEQ_LEN, settings.MICRO_BATCH
 back["global_batch"] = settings.MICRO_BATCH * settings.MICRO_BATCHES * back["dp"]
 
-wanted = {**plan, **training, **model}
+wanted = {**plan, **training, **model, "rope": rope}
 wanted["shards"] = 1 if plan["zero_stage"] == 0 else plan["shard_degree"] or plan["dp"]
 if wanted["shards"] == 1:  # nothing to shard: stages are one
     wanted["zero_stage"] = 0

@@ -67,6 +67,7 @@ back["n_heads"], back["n_kv_heads"] = shape.num_attention_heads, shape.num_key_v
 back["head_dim"] = shape.hidden_size // shape.num_attention_heads
 back["vocab_size"], back["tied_embeddings"] = shape.vocab_size, shape.tie_word_embeddings
 back["rope_theta"], back["norm_eps"] = shape.rope_theta, shape.rms_norm_eps
+back["rope_scaling"] = shape.rope_scaling  # a field that its model does not read: no export states it
 # build_model() of models/base.py shares out the blocks by these costs.
 layer = 4 * shape.hidden_size**2 + 3 * shape.intermediate_size * shape.hidden_size
 total = layer * shape.num_hidden_layers + shape.vocab_size * shape.hidden_size
@@ -77,7 +78,7 @@ for _ in range(shape.num_hidden_layers):
     stage += cost > total * ((stage + 1) / par.pp)
 back["chunk_layers"] = stages
 
-wanted = {**plan, **training, **model}
+wanted = {**plan, **training, "rope_scaling": None, **model}
 wanted["sequence_parallel"] = plan["sequence_parallel"] and plan["tp"] > 1
 wanted["overlap_tp"] = plan["overlap_tp"] and plan["tp"] > 1
 wanted["bucket_MiB"] = max(1, round(plan["bucket_elements"] * 2 / 2**20)) if plan["bucket_elements"] else 25

@@ -78,10 +78,14 @@ back["n_heads"], back["tied_embeddings"] = block.attention.n_heads, shape.enable
 back["n_kv_heads"], back["head_dim"] = block.attention.n_kv_heads, block.attention.rope.dim
 back["ffn_hidden"] = block.feed_forward.w2.in_features
 back["rope_theta"], back["norm_eps"] = block.attention.rope.theta, block.attention_norm.eps
-back["rope_factor"] = block.attention.rope.scaling_factor if block.attention.rope.scaling == "llama" else 1
+rope = block.attention.rope
+back["rope_scaling"] = rope.scaling == "llama" and [
+    rope.scaling_factor, rope.low_freq_factor, rope.high_freq_factor, rope.original_max_position_embeddings]
 
 wanted = {**plan, **training, **model}
-wanted["rope_factor"] = (model.get("rope_scaling") or {"factor": 1})["factor"]
+if scaling := model.get("rope_scaling", False):
+    scaling = [scaling[k] for k in ("factor", "low_freq_factor", "high_freq_factor", "original_max_positions")]
+wanted["rope_scaling"] = scaling
 per_rank = plan["cp"] * plan["dp"]
 wanted["shards"] = plan["cp"] if plan["zero_stage"] == 0 else plan["shard_degree"] or per_rank
 if wanted["shards"] == 1:  # nothing to shard: stages are one
