@@ -373,7 +373,7 @@ TEST(Validate, LongWorkShowsHowFarItIs) {
     return err.str();
   };
   EXPECT_EQ(told(5), "");
-  const std::string bar = told(2000);
+  const std::string bar = told(10'000);
   EXPECT_NE(bar.find("predicting ["), std::string::npos) << bar;
   EXPECT_NE(bar.find(" left"), std::string::npos) << bar;
 }
