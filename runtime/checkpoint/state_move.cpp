@@ -302,9 +302,7 @@ StateMove take_state(std::span<const HeldState* const> held, Communicator& world
                                                        static_cast<std::size_t>(bytes));
     }
   }
-  std::vector<int> all(static_cast<std::size_t>(ranks));
-  std::iota(all.begin(), all.end(), 0);
-  const auto upward = world.group(all), downward = world.group(all);  // from lower to higher ranks, and back
+  const auto upward = everyone(world), downward = everyone(world);  // from lower to higher ranks, and back
   const auto carry = [&](Communicator& comm, bool up) {
     for (int round = 0; round < ranks + ranks % 2 - 1; ++round) {
       const int with = partner(rank, round, ranks);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <set>
 #include <vector>
 
@@ -58,6 +59,12 @@ void check_members(std::span<const int> ranks, int self, int group_size) {
   SEXTANT_CHECK(!ranks.empty() && distinct.size() == ranks.size(), "ranks of a group are distinct");
   SEXTANT_CHECK(*distinct.begin() >= 0 && *distinct.rbegin() < group_size, "ranks of a group exist");
   SEXTANT_CHECK(distinct.contains(self), "who makes a group is one of its ranks");
+}
+
+std::unique_ptr<Communicator> everyone(Communicator& world) {
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return world.group(ranks);
 }
 
 std::vector<std::int64_t> even_split(std::int64_t total, int parts) {

@@ -83,6 +83,9 @@ class Communicator {
   virtual void abort(std::string_view reason) noexcept = 0;
 };
 
+// All ranks of `world` once more: a communicator beside it.
+std::unique_ptr<Communicator> everyone(Communicator& world);
+
 // `total` cut into `parts`, the first ones one larger when it does not divide.
 std::vector<std::int64_t> even_split(std::int64_t total, int parts);
 

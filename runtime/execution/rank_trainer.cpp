@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <numbers>
-#include <numeric>
 #include <random>
 #include <span>
 
@@ -18,12 +17,6 @@
 
 namespace sextant {
 namespace {
-
-std::unique_ptr<Communicator> everyone(Communicator& world) {
-  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return world.group(ranks);
-}
 
 // A processor's own NaN is negative, and would be printed so.
 double without_sign(double x) { return std::isnan(x) ? std::abs(x) : x; }

@@ -6,7 +6,6 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -60,12 +59,6 @@ class AnswersOf {
  private:
   Communicator& world_;
 };
-
-std::unique_ptr<Communicator> everybody(Communicator& world) {
-  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return world.group(ranks);
-}
 
 // Until MPI has come up, nobody can be told anything: a rank that is stopped, or never started, would be waited for for ever.
 std::unique_ptr<Communicator> start_mpi(const TrainingRun& run) {
@@ -141,7 +134,7 @@ RunResult train(const TrainingRun& run) {
   };
   std::vector<std::unique_ptr<Communicator>> world;
   if (run.world) {
-    world.push_back(everybody(*run.world));
+    world.push_back(everyone(*run.world));
   } else if (run.processes) {
     if (run.tcp) require_ranks(run.tcp->ranks);  // before anybody waits for ranks that will not come
     world.push_back(start_processes(run));

@@ -4,16 +4,12 @@
 #include <cstdint>
 #include <functional>
 #include <iterator>
-#include <numeric>
 #include <vector>
 
 namespace sextant {
 
-RankProcesses::RankProcesses(std::unique_ptr<Communicator> world) : world_(std::move(world)) {
-  std::vector<int> all(static_cast<std::size_t>(world_->size()));
-  std::iota(all.begin(), all.end(), 0);
-  own_ = world_->group(all);
-}
+RankProcesses::RankProcesses(std::unique_ptr<Communicator> world)
+    : world_(std::move(world)), own_(everyone(*world_)) {}
 
 bool RankProcesses::share(StepView& view, bool tells) {
   // The shortest is the largest of what is negative, and a work that is not another's is the only one above zero.

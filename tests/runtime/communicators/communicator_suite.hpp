@@ -298,10 +298,8 @@ TYPED_TEST_P(CommunicatorSuite, GroupsAreIndependentAndOrdered) {
 // Three lanes of every rank talk at the same time, each on its own communicator.
 TYPED_TEST_P(CommunicatorSuite, LanesDoNotDisturbEachOther) {
   this->run([](Communicator& c) {
-    std::vector<int> all(static_cast<std::size_t>(c.size()));
-    std::iota(all.begin(), all.end(), 0);
     std::vector<std::unique_ptr<Communicator>> lanes;
-    for (int lane = 0; lane < 3; ++lane) lanes.push_back(c.group(all));
+    for (int lane = 0; lane < 3; ++lane) lanes.push_back(everyone(c));
     {
       std::vector<std::jthread> threads;
       for (std::uint64_t lane = 0; lane < lanes.size(); ++lane)

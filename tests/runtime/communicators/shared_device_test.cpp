@@ -3,7 +3,6 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <set>
 #include <string>
 #include <thread>
@@ -66,9 +65,7 @@ TEST(SharedDevice, WhoLeavesByAnErrorTakesNothingFromItsPeers) {
     const auto seen = device.seen;
     share_device(std::span(world), device);
     const auto body = [&](Communicator& c) {
-      std::vector<int> all(kRanks);
-      std::iota(all.begin(), all.end(), 0);
-      const auto group = c.group(all);
+      const auto group = everyone(c);
       std::vector<float> own(1), gathered(kRanks);
       const std::vector<std::int64_t> bytes(kRanks, sizeof(float));
       {

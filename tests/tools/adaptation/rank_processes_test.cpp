@@ -3,7 +3,6 @@
 #include "tools/adaptation/rank_processes.hpp"
 
 #include <cmath>
-#include <numeric>
 
 #include <gtest/gtest.h>
 
@@ -14,19 +13,12 @@ namespace {
 
 constexpr int kRanks = 4;
 
-// A rank's own communicator, which outlives the test's.
-std::unique_ptr<Communicator> own(Communicator& world) {
-  std::vector<int> all(static_cast<std::size_t>(world.size()));
-  std::iota(all.begin(), all.end(), 0);
-  return world.group(all);
-}
-
 TEST(RankProcesses, ViewsAreSharedAndRankZeroIsHeard) {
   std::vector<StepView> seen(kRanks);
   std::vector<int> told(kRanks), silent(kRanks);
   std::vector<std::string> heard(kRanks);
   run_local_ranks(kRanks, [&](Communicator& world) {
-    RankProcesses processes(own(world));
+    RankProcesses processes(everyone(world));
     const auto rank = static_cast<std::size_t>(world.rank());
     EXPECT_EQ(processes.decides(), rank == 0);
     StepView view{.compute = std::vector<double>(kRanks),
