@@ -38,13 +38,26 @@ constexpr auto kPlanKeys = [](auto& io, auto& p) {
   io.optional("overlap_tp", p.overlap_tp);
   io.optional("axis_order", p.axis_order, kAxisNames);
   // Chunks follow one another, so their lengths say all.
-  std::vector<int> layers;
-  for (const LayerRange& chunk : p.chunks) layers.push_back(chunk.count);
+  std::vector<int> layers = layer_counts(p.chunks);
   io.optional("chunk_layers", layers, between(0, kMaxLayers));
   if constexpr (!std::is_const_v<std::remove_reference_t<decltype(p)>>) p.chunks = chunks_of(layers);
 };
 
 }  // namespace
+
+ParallelPlan without_offload(ParallelPlan p) {
+  const ParallelPlan fresh;
+  p.activation_offload = fresh.activation_offload, p.offload_horizon = fresh.offload_horizon;
+  p.optimizer_offload = fresh.optimizer_offload, p.parameter_offload = fresh.parameter_offload;
+  return p;
+}
+
+std::vector<int> layer_counts(std::span<const LayerRange> chunks) {
+  std::vector<int> counts;
+  counts.reserve(chunks.size());
+  for (const LayerRange& chunk : chunks) counts.push_back(chunk.count);
+  return counts;
+}
 
 std::vector<LayerRange> chunks_of(const std::vector<int>& layers) {
   std::vector<LayerRange> chunks;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -108,11 +109,16 @@ struct ParallelPlan {
 std::string plan_key(const ParallelPlan&);
 ParallelPlan parse_plan_key(std::string_view key);  // throws ConfigError naming the part that is wrong
 
+// The same layout with everything on the device.
+ParallelPlan without_offload(ParallelPlan);
+
 // Every degree is at least 1, and neither the ranks nor the chunks are more than the bounds above.
 bool degrees_fit(const ParallelPlan&);
 
 // Consecutive chunks of these many layers, from layer 0 on.
 std::vector<LayerRange> chunks_of(const std::vector<int>& layers);
+// The other way: how many layers each chunk has.
+std::vector<int> layer_counts(std::span<const LayerRange> chunks);
 
 // The layers of every chunk: the plan's own, or an even split where the first chunks take the remainder.
 std::vector<LayerRange> layer_ranges(const ParallelPlan&, int n_layers);

@@ -55,26 +55,25 @@ constexpr std::array kWords = {
 };
 
 // What people write into a key that is no part of a layout, or has another word there.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kNoParts = {{
-    {"ep", "no experts are planned with: every layer is dense"},
-    {"etp", "no experts are planned with: every layer is dense"},
-    {"gas", "how many micro-batches a replica has follows from --global-batch: mbs times dp times as many"},
-    {"acc", "how many micro-batches a replica has follows from --global-batch: mbs times dp times as many"},
-    {"gbs", "--global-batch N states the batch"},
-    {"gb", "--global-batch N states the batch"},
-    {"seq", "--seq-len N states the sequence length"},
-    {"fp8", "--precision fp8 states the number format"},
-    {"bf16", "--precision bf16-mixed or bf16-pure states the number format"},
-    {"recompute", "sel is selective recomputation, full or full12 that of whole layers"},
-    {"rec", "sel is selective recomputation, full or full12 that of whole layers"},
-    {"ac", "sel is selective recomputation, full or full12 that of whole layers"},
-    {"ckpt", "sel is selective recomputation, full or full12 that of whole layers"},
-    {"offload",
-     "oo100 has the optimizer on the host, po the parameters, ao8 the activations of 8 layers of a chunk"},
-    {"cpu",
-     "oo100 has the optimizer on the host, po the parameters, ao8 the activations of 8 layers of a chunk"},
-    {"hsdp", "z3 with sd8 shards state over 8 of the replicas"},
-}};
+struct NoPart {
+  std::array<std::string_view, 4> words;
+  std::string_view hint;
+};
+constexpr std::array kNoParts = {
+    NoPart{{"ep", "etp"}, "no experts are planned with: every layer is dense"},
+    NoPart{{"gas", "acc"},
+           "how many micro-batches a replica has follows from --global-batch: mbs times dp times as many"},
+    NoPart{{"gbs", "gb"}, "--global-batch N states the batch"},
+    NoPart{{"seq"}, "--seq-len N states the sequence length"},
+    NoPart{{"fp8"}, "--precision fp8 states the number format"},
+    NoPart{{"bf16"}, "--precision bf16-mixed or bf16-pure states the number format"},
+    NoPart{{"recompute", "rec", "ac", "ckpt"},
+           "sel is selective recomputation, full or full12 that of whole layers"},
+    NoPart{{"offload", "cpu"},
+           "oo100 has the optimizer on the host, po the parameters, ao8 the activations of 8 layers of a "
+           "chunk"},
+    NoPart{{"hsdp"}, "z3 with sd8 shards state over 8 of the replicas"},
+};
 
 PipelineSchedule usual_schedule(const ParallelPlan& p) {
   return p.vp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b;
@@ -249,8 +248,9 @@ class KeyParser {
       if (const auto prefix = closest(letters, prefixes); !prefix.empty()) near = prefix + rest;
     if (near.empty()) near = closest(original, words);
     std::string hint = near.empty() ? "" : fmt::format("did you mean {}?", near);
-    for (const auto& [word, meant] : kNoParts)
-      if (letters == word || letters + rest == word) hint = meant;
+    for (const NoPart& part : kNoParts)
+      for (const std::string_view word : part.words)
+        if (!word.empty() && (letters == word || letters + rest == word)) hint = part.hint;
     problems_.push_back({"", fmt::format("plan key {}", key_),
                          original.empty() ? "an empty part" : fmt::format("the unknown part '{}'", original),
                          "parts such as tp4.pp8.vp5.cp1.dp2.z1.mbs1.sel", std::move(hint)});
@@ -321,9 +321,7 @@ std::string plan_key(const ParallelPlan& p) {
     part(true, axes);
   }
   part(!p.replica_microbatches.empty(), "ga" + list_text(p.replica_microbatches));
-  std::vector<int> layers;
-  for (const LayerRange& chunk : p.chunks) layers.push_back(chunk.count);
-  part(!p.chunks.empty(), cut_text(layers));
+  part(!p.chunks.empty(), cut_text(layer_counts(p.chunks)));
   return key;
 }
 

@@ -25,8 +25,8 @@ struct FilledPlan {
 FilledPlan fill_plan_key(std::string_view key, const StackSpec&, int gpus, Dtype parameter = Dtype::bf16,
                          const ModelSpec* model = nullptr);
 
-// Adds to a batch that the replicas do not divide, of what validate() found, the part of a key that deals it unequally: "ga26x3-25x2". Where
-// the stack has that, micro-batches divide the batch and no replica would be without any.
+// Where validate() has found that replicas do not divide the batch: the hint how a key deals it to unequal ones, "ga26x3-25x2". Given
+// where the stack has those, the micro-batch divides the batch, and no replica would be without any.
 void hint_unequal_replicas(std::vector<Problem>&, const StackSpec&, const ParallelPlan&, int global_batch);
 
 // Layers of chunks as a key states them: "L8-9-8-7" or "L8x4".

@@ -271,13 +271,14 @@ class LimitParser {
     } catch (const ConfigError&) {
       return "";
     }
+    const bool says_sp = item.find("sp") != item.npos;
     std::vector<std::string> out;
     for (const FieldRow& r : kLimitFields) {
-      const double value = r.value(p), usual = r.value(ParallelPlan());
-      const bool follows = (r.name == "sp" && item.find("sp") == item.npos) || r.name == "split" ||
-                           (r.name == "schedule" && p.vp > 1) || (r.name == "rk" && p.recompute.layers < 0);
-      const bool stated = r.name == "sp" && item.find("sp") != item.npos;
-      if ((value == usual && !stated) || follows) continue;
+      const double value = r.value(p);
+      const bool follows = r.name == "split" || (r.name == "schedule" && p.vp > 1) ||
+                           (r.name == "rk" && p.recompute.layers < 0);
+      const bool stated = r.name == "sp" ? says_sp : value != r.value(ParallelPlan());
+      if (!stated || follows) continue;
       out.push_back(r.words != nullptr
                         ? fmt::format("{}={}", r.name, r.words[static_cast<std::size_t>(value)])
                         : fmt::format("{}={:g}", r.name, value));

@@ -332,17 +332,15 @@ std::string cut_option(UnevenStages able, const ParallelPlan& p, const ModelSpec
       if (same_layers(by.cut, chunks)) return fmt::format("--pp-partition-method {}", by.method);
     return "";
   }
-  std::vector<std::string> options;
-  if (able == UnevenStages::per_stage && p.vp == 1) {
-    for (const LayerRange& chunk : chunks) options.push_back(fmt::format("{}", chunk.count));
-    return fmt::format("num_layers_per_stage=[{}]", fmt::join(options, ", "));
-  }
+  if (able == UnevenStages::per_stage && p.vp == 1)
+    return fmt::format("num_layers_per_stage=[{}]", fmt::join(layer_counts(chunks), ", "));
   if (able != UnevenStages::ends || equal(chunks) || !is_ends_cut(p.pp, chunks)) return "";
   // Chunks of a stage that are alike make it the stage's number; otherwise embedding or LM head was counted.
   const std::size_t stages = static_cast<std::size_t>(p.pp), n = chunks.size();
   const bool counted =
       chunks[0].count != chunks[n - stages].count || chunks[n - 1].count != chunks[stages - 1].count;
   const int inner = p.pp > 2 ? chunks[1].count : -1;
+  std::vector<std::string> options;
   if (counted) {
     const int each = chunks[1].count;
     if (chunks[0].count < each) options.emplace_back("account_for_embedding_in_pipeline_split=True");

@@ -39,8 +39,7 @@ namespace {
 // torchtitan's, whose own stages are unequal: it is told of any others.
 std::string beside_the_usual_cut(const ParallelPlan& plan, const ModelSpec& model, const StackSpec& stack) {
   const int chunks = plan.pp * plan.vp, ends = stack.can.usual_end_layers;
-  std::vector<int> layers;
-  for (const LayerRange& chunk : layer_ranges(plan, model.n_layers)) layers.push_back(chunk.count);
+  const std::vector<int> layers = layer_counts(layer_ranges(plan, model.n_layers));
   const auto own = cut_with_ends(model.n_layers, chunks, ends, ends);
   if (own == layers) return "";
   const std::string by_itself = own ? fmt::format("; {} itself makes {}", stack.name, cut_text(*own)) : "";

@@ -33,8 +33,7 @@ std::vector<ParallelPlan> ends_moved(const ParallelPlan& from, const ModelSpec& 
     const bool filled = std::ranges::all_of(counts, [](int layers) { return layers > 0; });
     if (filled && can_cut(UnevenStages::ends, p, m)) out.push_back(std::move(p));
   };
-  std::vector<int> first_chunks;
-  for (const LayerRange& range : layer_ranges(from, m.n_layers)) first_chunks.push_back(range.count);
+  const std::vector<int> first_chunks = layer_counts(layer_ranges(from, m.n_layers));
   const int pp = from.pp, inner = pp - 2;
   const auto moved = [&](int first, int each, int last) {
     std::vector<int> counts = first_chunks;
@@ -60,8 +59,7 @@ std::vector<ParallelPlan> other_cuts(const ParallelPlan& from, const ModelSpec& 
 }
 
 std::vector<ParallelPlan> one_layer_moved(const ParallelPlan& from, int n_layers) {
-  std::vector<int> counts;
-  for (const LayerRange& range : layer_ranges(from, n_layers)) counts.push_back(range.count);
+  std::vector<int> counts = layer_counts(layer_ranges(from, n_layers));
   std::vector<ParallelPlan> out;
   for (std::size_t giver = 0; giver < counts.size(); ++giver)
     for (std::size_t taker = 0; taker < counts.size(); ++taker) {

@@ -351,9 +351,7 @@ void SearchCache::number(Linked& l, const ParallelPlan& p) {
 }
 
 int SearchCache::chunks_id(const std::vector<LayerRange>& list) {
-  std::vector<int> counts;
-  counts.reserve(list.size());
-  for (const LayerRange& c : list) counts.push_back(c.count);
+  std::vector<int> counts = layer_counts(list);
   const std::lock_guard lock(shared_->numbering);
   auto& ids = shared_->chunk_ids;
   return ids.emplace(std::move(counts), static_cast<int>(ids.size())).first->second;

@@ -251,17 +251,6 @@ void SearchTree::each_bucketing(ParallelPlan& p, Choice& c, const Lawful& is_law
         }
 }
 
-namespace {
-
-ParallelPlan without_offload(ParallelPlan p) {
-  const ParallelPlan fresh;
-  p.activation_offload = fresh.activation_offload, p.offload_horizon = fresh.offload_horizon;
-  p.optimizer_offload = fresh.optimizer_offload, p.parameter_offload = fresh.parameter_offload;
-  return p;
-}
-
-}  // namespace
-
 SearchTree::Bucketings SearchTree::bucketings(ParallelPlan p, SearchCache& cache) const {
   Bucketings out;
   Choice ignored;

@@ -110,10 +110,7 @@ ParallelPlan SearchTree::decided(const Choice& choice, Level level, SearchCache&
     p.overlap_grad_reduce = p.overlap_param_gather = false;
     p.bucket_elements = 0, p.last_bucket_split = 1;
   }
-  if (level < Level::offload) {
-    p.activation_offload = 0, p.offload_horizon = fresh.offload_horizon;
-    p.optimizer_offload = 0, p.parameter_offload = false;
-  }
+  if (level < Level::offload) p = without_offload(std::move(p));
   if (level < Level::pipeline) p.schedule = fresh.schedule, p.vp = 1;
   if (level < Level::kernels) p.sequence_parallel = p.overlap_tp = false, p.recompute = fresh.recompute;
   if (level < Level::sharding) p.zero_stage = p.shard_degree = 0;

@@ -57,9 +57,7 @@ TargetFeatures gemini_features(const std::string&, const StackCapabilities& can)
 }
 
 std::vector<int> layers_by_chunk(const PlanFile& file) {
-  std::vector<int> layers;
-  for (const LayerRange& r : layer_ranges(file.plan, file.model.n_layers)) layers.push_back(r.count);
-  return layers;
+  return layer_counts(layer_ranges(file.plan, file.model.n_layers));
 }
 
 PlanChange bucket_change(std::int64_t elements) {

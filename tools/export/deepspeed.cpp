@@ -45,8 +45,7 @@ std::vector<Inexpressible> deepspeed_rules(const PlanFile& file, const std::stri
 std::string deepspeed_settings(const PlanFile& file) {
   const ParallelPlan& p = file.plan;
   const TrainingSpec& t = file.training;
-  std::vector<int> stages;
-  for (const LayerRange& r : layer_ranges(p, file.model.n_layers)) stages.push_back(r.count);
+  const std::vector<int> stages = layer_counts(layer_ranges(p, file.model.n_layers));
   std::string text = fmt::format("# The plan {}, as train.py reads it.\n", plan_key(p));
   text += python_model_settings(file.model);
   text += fmt::format("MAX_POSITIONS, BIASES = {}, {}\n", file.model.max_positions,

@@ -63,11 +63,8 @@ std::vector<Inexpressible> inexpressible(const ChosenTarget& chosen, const Stack
   if (!found.empty()) return found;
   // Combinations that no single field is to blame for.
   if (const auto refused = refuses(stack, file.plan, file.model, file.training)) {
-    const auto without_offload = set_field("no offload", [](ParallelPlan& p) {
-      p.optimizer_offload = 0, p.activation_offload = 0;
-      p.parameter_offload = false;
-    });
-    found.push_back({"layout", plan_key(file.plan), refused->text, {without_offload}});
+    const auto change = set_field("no offload", [](ParallelPlan& p) { p = without_offload(std::move(p)); });
+    found.push_back({"layout", plan_key(file.plan), refused->text, {change}});
   }
   return found;
 }
