@@ -99,4 +99,9 @@ ClusterSpec keep_fastest(const ClusterSpec& cluster, int gpus) {
   return kept;
 }
 
+ClusterSpec with_none_missing(ClusterSpec cluster) {
+  std::erase_if(cluster.defects, [](const Defect& d) { return d.missing; });
+  return cluster;
+}
+
 }  // namespace sextant

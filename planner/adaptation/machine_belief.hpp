@@ -44,4 +44,7 @@ class MachineBelief {
 // The GPUs a cluster of `gpus` of them uses: the others are missing, slow ones first, then the last.
 ClusterSpec keep_fastest(const ClusterSpec&, int gpus);
 
+// The cluster with what was missing back again.
+ClusterSpec with_none_missing(ClusterSpec);
+
 }  // namespace sextant

@@ -87,9 +87,7 @@ class Player {
     const nlohmann::json defects = now.defects;
     const auto [found, is_new] = known_.try_emplace(key + defects.dump());
     // A run that does not adapt has a spare in the place of what is lost.
-    ClusterSpec used = now;
-    if (!policy_) std::erase_if(used.defects, [](const Defect& d) { return d.missing; });
-    if (is_new) found->second = tools_.step(layout(), used);
+    if (is_new) found->second = tools_.step(layout(), policy_ ? now : with_none_missing(now));
     return found->second;
   }
   std::int64_t next_event(std::int64_t step) const {

@@ -21,12 +21,19 @@ std::vector<Setting> FitProblem::settings(const Eigen::VectorXd& theta) const {
   return out;
 }
 
+namespace {
+
+// A run that cannot be predicted counts as exact: it speaks for no constant.
+double log_of(const std::optional<Seconds>& predicted, const MeasuredRun& run) {
+  return std::log(predicted.value_or(run.step).v);
+}
+
+}  // namespace
+
 Eigen::VectorXd log_times(std::span<const MeasuredRun> runs, const PredictOptions& options) {
   Eigen::VectorXd out(static_cast<Eigen::Index>(runs.size()));
   tbb::parallel_for(std::size_t{0}, runs.size(), [&](std::size_t i) {
-    // A run that cannot be predicted counts as exact: it speaks for no constant.
-    const auto step = predict_step(runs[i].run, options);
-    out[static_cast<Eigen::Index>(i)] = std::log(step.value_or(runs[i].step).v);
+    out[static_cast<Eigen::Index>(i)] = log_of(predict_step(runs[i].run, options), runs[i]);
   });
   return out;
 }
@@ -50,8 +57,7 @@ Eigen::MatrixXd FitProblem::log_times_at(std::span<const Eigen::VectorXd> thetas
       if (asked(r, c)) columns.push_back(c), wanted.push_back(trials[c].get());
     const auto steps = predict_steps(runs[r].run, wanted);
     for (std::size_t i = 0; i < columns.size(); ++i)
-      out(static_cast<Eigen::Index>(r), static_cast<Eigen::Index>(columns[i])) =
-          std::log(steps[i].value_or(runs[r].step).v);
+      out(static_cast<Eigen::Index>(r), static_cast<Eigen::Index>(columns[i])) = log_of(steps[i], runs[r]);
   });
   return out;
 }

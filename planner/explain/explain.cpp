@@ -38,13 +38,15 @@ std::string stages_text(const ParallelPlan& plan, const TrainingSpec& training) 
                      plan.pp == 1 ? "" : "s", plan.vp > 1 ? fmt::format(" of {} chunks", plan.vp) : "");
 }
 
+double mean_microbatches(const ParallelPlan& plan, const TrainingSpec& training) {
+  return static_cast<double>(training.global_batch) / (static_cast<double>(plan.micro_batch) * plan.dp);
+}
+
 // Of its compute, what the replica with most micro-batches has above the mean of all.
 double uneven_compute(const ParallelPlan& plan, const TrainingSpec& training, const SimulatedStep& s) {
   if (plan.replica_microbatches.empty()) return 0;
-  const double mean =
-      static_cast<double>(training.global_batch) / (static_cast<double>(plan.micro_batch) * plan.dp);
   return s.breakdown.mean[static_cast<std::size_t>(TimeCategory::compute)] *
-         (1 - mean / microbatches(plan, training));
+         (1 - mean_microbatches(plan, training) / microbatches(plan, training));
 }
 
 // Each cause with the part of the compute that it makes, where it can be told.
@@ -57,10 +59,8 @@ std::string cause_of_compute(const Job& job, const ParallelPlan& best, const Sim
   constexpr double kNoticed = 0.05;  // of the difference
   if (uneven > kNoticed * std::abs(more)) {
     const std::string part = uneven < (1 - kNoticed) * more ? fmt::format("{:.3f} s of it as ", uneven) : "";
-    causes.push_back(
-        fmt::format("{}micro-batches of replicas differ: {} where the mean is {:.3g}", part,
-                    microbatches(other, job.training),
-                    static_cast<double>(job.training.global_batch) / (other.micro_batch * other.dp)));
+    causes.push_back(fmt::format("{}micro-batches of replicas differ: {} where the mean is {:.3g}", part,
+                                 microbatches(other, job.training), mean_microbatches(other, job.training)));
     if (part.empty()) return causes.front();
   }
   if (other.world() < best.world())

@@ -44,11 +44,6 @@ std::vector<Seconds> sound_times(const Runnable& runnable, const std::vector<Sec
   return by_op;
 }
 
-ClusterSpec whole(ClusterSpec cluster) {
-  std::erase_if(cluster.defects, [](const Defect& d) { return d.missing; });
-  return cluster;
-}
-
 }  // namespace
 
 AdaptiveRun::AdaptiveRun(const AdaptOptions& options, const RunningOptions& running, std::string profile,
@@ -69,16 +64,15 @@ AdaptiveRun::~AdaptiveRun() {
 // Lowered and priced beside training; the run pauses when that is done.
 void AdaptiveRun::change_to(const Layout& layout) {
   next_ = layout;
-  spread_ = false;
   PlanFile file = file_;
   file.plan = layout.plan;
   file.cluster = used_by(layout, believed());
   file.prediction = {};
+  if (processes_) untold_ = file;
   build(std::move(file));
 }
 
 void AdaptiveRun::build(PlanFile file) {
-  next_file_ = file;
   building_ = std::async(std::launch::async, [this, file = std::move(file)] {
     return std::make_unique<Runnable>(running_, file, profile_, presets_);
   });
@@ -87,7 +81,7 @@ void AdaptiveRun::build(PlanFile file) {
 // The best layout for so many GPUs of the cluster, those that are missing back again.
 PlanFile AdaptiveRun::plan_for(int ranks) const {
   PlanFile file = file_;
-  file.cluster = keep_fastest(whole(file.cluster), ranks);
+  file.cluster = keep_fastest(with_none_missing(file.cluster), ranks);
   file.prediction = {};
   const auto found = search_->plans(file.cluster);
   if (found.empty())
@@ -101,7 +95,7 @@ void AdaptiveRun::meet(std::unique_ptr<Runnable>& runnable) {
   processes_.emplace(hooks_.meet(*runnable));
   const int ranks = processes_->world().size();
   if (!options_.adapt || ranks == file_.plan.world()) return;
-  if (ranks > whole(file_.cluster).gpus()) return;  // the run refuses them
+  if (ranks > with_none_missing(file_.cluster).gpus()) return;  // the run refuses them
   std::string text, why;
   if (decides()) {
     try {
@@ -144,8 +138,7 @@ RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
     result.steps += done, result.moved_bytes += moved;
     done = result.steps, moved = result.moved_bytes;
     if (!result.changing) return result;
-    if (processes_ && !spread_) spread_next();
-    spread_ = false;
+    if (untold_ || !next_) spread_next();  // decided behind the last step that processes shared
     layout_ = *std::exchange(next_, std::nullopt);
     if (!processes_) keep_by_gpu(std::exchange(gpus_, usable_gpus(used_by(layout_, believed()))));
     runnable = building_.get();
@@ -155,7 +148,7 @@ RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
 // What all ranks saw of a step, on rank 0; and what it has decided, on the others.
 void AdaptiveRun::exchange_views(std::int64_t step, int rank, const std::vector<Span>& spans) {
   StepView view = observer_->view(rank, spans);
-  if (processes_->share(view, next_ && !spread_)) spread_next();
+  if (processes_->share(view, untold_.has_value())) spread_next();
   if (decides()) observer_->add(step, view, layout_.plan.world());
 }
 
@@ -167,8 +160,8 @@ void AdaptiveRun::step_done(std::int64_t step) {
 
 // Rank 0 builds the next layout already; the others begin to.
 void AdaptiveRun::spread_next() {
-  const std::string text = processes_->hear(decides() ? nlohmann::json(next_file_).dump() : "");
-  spread_ = true;
+  const std::string text = processes_->hear(untold_ ? nlohmann::json(*untold_).dump() : "");
+  untold_.reset();
   if (decides()) return;
   auto file = nlohmann::json::parse(text).get<PlanFile>();
   next_ = Layout{file.plan, {}};

@@ -86,10 +86,9 @@ class AdaptiveRun {
   std::optional<RankProcesses> processes_;
   CarriedState carried_;
   std::int64_t next_step_ = 0;
-  std::int64_t reached_ = 0;    // the machine does not go back to a checkpoint with the run
-  std::optional<Layout> next_;  // the layout that the run changes to, once it is built beside training
-  PlanFile next_file_;
-  bool spread_ = false;  // all processes know of it
+  std::int64_t reached_ = 0;        // the machine does not go back to a checkpoint with the run
+  std::optional<Layout> next_;      // the layout that the run changes to, once it is built beside training
+  std::optional<PlanFile> untold_;  // its plan, until the other processes know of it
   std::future<std::unique_ptr<Runnable>> building_;
   std::vector<GpuPlace> just_lost_;   // with what they held
   std::optional<Decision> decision_;  // that it follows; none: the trial goes on

@@ -140,9 +140,17 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
           Problem{"--record", "", missing, "CUPTI", "without --record operations are timed by events"});
     traced = std::make_unique<TracedSteps>(runnable->graph().plan.world());
   }
+  // What ends a run under any layout, from when its ranks begin to look for each other.
+  const auto watched = [&](const Runnable& layout) {
+    TrainingRun training = layout.training();
+    training.deadline_floor = Seconds(o.deadline_s);
+    training.on_late = [&](const std::string& report) { end_soon(session.terminal, report); };
+    training.stop = &interrupt.stopped();
+    return training;
+  };
   // The run under a layout; `first`: the one that begins it.
   const auto prepare = [&](const Runnable& layout, bool first) {
-    TrainingRun training = layout.training();
+    TrainingRun training = watched(layout);
     if (first && initialised) training.weights = std::move(initial.values);
     // The peak of the CPU is that of one core; ranks of one process share one GPU.
     const int world = layout.file().plan.world();
@@ -168,13 +176,10 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
     training.max_skipped = o.max_skipped;
     training.record = true;
     if (traced) training.timer = &traced->timer();
-    training.deadline_floor = Seconds(o.deadline_s);
-    training.on_late = [&](const std::string& report) { end_soon(session.terminal, report); };
     training.on_step = [&](const StepReport& report) { log.add(report); };
     training.on_evaluation = [&](std::int64_t step, const std::vector<double>& losses, Seconds took) {
       log.add_evaluation(data.evaluation_json(step, losses, took), data.evaluation_text(losses));
     };
-    training.stop = &interrupt.stopped();
     if (!first) return training;
     folder.make();
     training.begin = [&, begin = training.begin] {
@@ -218,16 +223,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
                         .tell = [&](const std::string& what) { log.tell(what); },
                         .keep = [&](const Json& line) { decisions.add(line); },
                         .newest = [&] { return folder.go_back(); },
-                        .meet =
-                            [&](const Runnable& layout) {
-                              TrainingRun training = layout.training();
-                              training.deadline_floor = Seconds(o.deadline_s);
-                              training.on_late = [&](const std::string& why) {
-                                end_soon(session.terminal, why);
-                              };
-                              training.stop = &interrupt.stopped();
-                              return start_processes(training);
-                            }});
+                        .meet = [&](const Runnable& layout) { return start_processes(watched(layout)); }});
   RunResult result = adapt.asked() ? adaptive.train(runnable) : train(prepare(*runnable, true));
   result.measured.device = runnable->on_gpu() ? machine_of(o.running) : inspect_machine().cpu;
   result.measured.build = version_text();
