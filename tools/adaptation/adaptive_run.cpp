@@ -352,7 +352,7 @@ void AdaptiveRun::end_trial() {
   line["why"] = fmt::format("measured fastest: {}", others);
   line["spent_s"] = trial_->spent().v, line["budget_s"] = trial_->budget().v;
   hooks_.keep(line);
-  hooks_.tell(fmt::format("behind {} steps {} is kept: {:.4g} s a step ({:.4g} s predicted), {}",
+  hooks_.tell(fmt::format("after {} steps {} is kept: {:.4g} s a step ({:.4g} s predicted), {}",
                           trial_->steps(), layout_text(best), measured.v, predicted.v, others));
   trial_.reset();
   begin_watch(best);
