@@ -3,6 +3,7 @@
 // tools/presets/calibration/evidence.json; `sextant validate RUNS --write-evidence FILE` writes them.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -24,6 +25,9 @@ EvidenceCell evidence_cell(const std::string& stack, const std::string& generati
 // Adds one run to its kind.
 void add_run(std::vector<EvidenceCell>&, const EvidenceCell& run);
 
+// Whose runs on a generation of devices use the kinds of parallelism of a layout?
+enum class LikeRuns : std::uint8_t { of_family, of_others, none };
+
 struct Evidence {
   int near = 0;           // runs of this kind on this generation of devices, of any stack
   int near_of_stack = 0;  // of those, of stacks of this family: what is built on the same code
@@ -44,8 +48,7 @@ struct EvidenceTable {
   // The largest degrees among runs of the family; of any stack where it has too few to say what people try.
   EvidenceCell largest(const std::string& stack) const;
   Evidence of(const std::string& stack, const std::string& generation, const ParallelPlan&) const;
-  // Measured runs are like it: of the family, on that generation, with the same kinds of parallelism.
-  bool measured(const std::string& stack, const std::string& generation, const ParallelPlan&) const;
+  LikeRuns like_runs(const std::string& stack, const std::string& generation, const ParallelPlan&) const;
 };
 
 // Throws ConfigError naming the file.

@@ -79,11 +79,12 @@ Judged judged(const ParallelPlan& p, int n_layers, const ClusterSpec& cluster, c
 }
 
 double decision_cost(const Judged& x, const DecisionRule& rule) {
-  return std::log(x.step) + rule.optimism * std::log1p(x.half_width * (x.measured ? 1 : rule.extrapolation));
+  const double wider = std::pow(rule.extrapolation, static_cast<int>(x.like_runs));
+  return std::log(x.step) + rule.optimism * std::log1p(x.half_width * wider);
 }
 
 double must_gain(const Judged& unusual, const Judged& usual, const DecisionRule& rule) {
-  if (unusual.measured) return rule.feature_pays;
+  if (unusual.like_runs == LikeRuns::of_family) return rule.feature_pays;
   return std::max(rule.feature_pays, std::hypot(unusual.half_width, usual.half_width));
 }
 

@@ -4,7 +4,8 @@
 //   cost = ln(step) + optimism * ln(1 + half width of its interval),
 //
 // an upper confidence bound whose width is what measured runs of its class were off (planner/simulation/uncertainty.hpp), some
-// times as wide where no measured run combines the same kinds of parallelism (core/runs/evidence.hpp). Of the layouts whose
+// times as wide where only other stacks were measured with the same kinds of parallelism, and once more as many times where none
+// was (core/runs/evidence.hpp). Of the layouts whose
 // chance of running out of memory is below a limit, and that are not much slower than the fastest of these, the one of the
 // least cost is recommended; of those that cannot be told apart from it, the simplest. A layout with an unusual feature
 // (offload, uneven stages, own buckets or order of axes, TP across nodes, what the framework advises against) is recommended
@@ -24,14 +25,16 @@
 #include "core/model/model_spec.hpp"
 #include "core/plan/parallel_plan.hpp"
 #include "core/plan/stack_spec.hpp"
+#include "core/runs/evidence.hpp"
 
 namespace sextant {
 
 struct DecisionRule {
   double most_oom_chance = 0;  // [0, 1]: a layout at or above is not recommended while another is below
   double optimism = 0;         // half widths that a layout's logarithm of time is raised by
-  double extrapolation = 1;    // times as wide an interval where no measured run is like the layout
-  double told_apart = 0;       // share of the cost: layouts closer than this are ordered by simplicity
+  double extrapolation =
+      1;  // times as wide an interval where no measured run of its code is like the layout; squared, none
+  double told_apart = 0;  // share of the cost: layouts closer than this are ordered by simplicity
   double feature_pays =
       0;  // share of the step that an unusual feature must gain over the best layout without
   double most_given_up =
@@ -54,10 +57,10 @@ struct Judged {
   double step = 0;        // seconds, or seconds per sequence: the same unit for all
   double half_width = 0;  // relative, of the step's interval: [step / (1 + u), step (1 + u)]
   double oom_chance = 0;
-  bool offered = true;   // false: predicted not to fit, or possible on paper alone
-  bool measured = true;  // some measured run is like it
-  int unusual = 0;       // how many unusual features
-  int kinds = 0;         // of parallelism beside data parallelism
+  bool offered = true;  // false: predicted not to fit, or possible on paper alone
+  LikeRuns like_runs = LikeRuns::of_family;
+  int unusual = 0;  // how many unusual features
+  int kinds = 0;    // of parallelism beside data parallelism
 };
 // Its last three fields.
 Judged judged(const ParallelPlan&, int n_layers, const ClusterSpec&, const StackCapabilities&);

@@ -118,7 +118,7 @@ class Pool {
     j.unusual = static_cast<int>(unusual_features(job_, evidence_, r.plan).size());
     j.step = r.prediction.step.v, j.half_width = half_width_of(r.prediction);
     j.oom_chance = r.prediction.chance_of_overflow;
-    j.measured = evidence_.measured(job_.stack.name, job_.cluster.device.generation, r.plan);
+    j.like_runs = evidence_.like_runs(job_.stack.name, job_.cluster.device.generation, r.plan);
     plans_.push_back(r), judged_.push_back(j);
   }
   // `refine`: off the search grid as well.

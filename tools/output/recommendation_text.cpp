@@ -147,7 +147,7 @@ std::string evidence_text(const Evidence& e, const std::string& stack, const std
     if (akin > 0) text += fmt::format(", {} of its code", akin);
   }
   if (!e.extrapolates.empty())
-    text += fmt::format("; beyond all of these: {}", fmt::join(e.extrapolates, ", "));
+    text += fmt::format("; beyond all measured: {}", fmt::join(e.extrapolates, ", "));
   return text + ".";
 }
 

@@ -39,7 +39,7 @@ TEST(DecisionRule, FeaturesMustPay) {
 
 TEST(DecisionRule, WhatNobodyMeasuredMustGainMoreThanBothIntervals) {
   Judged unmeasured = layout(10, 0, 1, 0, 0.2);
-  unmeasured.measured = false;
+  unmeasured.like_runs = LikeRuns::of_others;
   EXPECT_EQ(chosen({unmeasured, layout(12)}), 1U) << "the root of 0.2^2 + 0.1^2 is 0.22";
   EXPECT_EQ(chosen({unmeasured, layout(12.5)}), 0U);
   EXPECT_EQ(chosen({unmeasured}), 0U) << "there is nothing else";
@@ -54,8 +54,11 @@ TEST(DecisionRule, WhatIsKnownBetterAndWhatWasMeasuredWins) {
   EXPECT_EQ(chosen({layout(10, 0, 0, 0, 0.2), layout(10.3, 0, 0, 0, 0.1)}), 1U);
   EXPECT_EQ(chosen({layout(10, 0, 0, 0, 0.2), layout(10.3, 0, 0, 0, 0.2)}), 0U);
   Judged unmeasured = layout(10);
-  unmeasured.measured = false;
+  unmeasured.like_runs = LikeRuns::of_others;
   EXPECT_EQ(chosen({unmeasured, layout(10.3)}), 1U);
+  Judged of_nobody = layout(10);
+  of_nobody.like_runs = LikeRuns::none;
+  EXPECT_EQ(chosen({of_nobody, unmeasured}), 1U);
 }
 
 TEST(DecisionRule, WhatIsPossibleOnPaperAloneIsNotOffered) {
@@ -108,7 +111,9 @@ TEST(Evidence, CountsRunsOfTheFamilyAndNamesWhatIsBeyond) {
   EXPECT_EQ(plain.near, 4);
   EXPECT_EQ(plain.near_of_stack, 3);
   EXPECT_TRUE(plain.extrapolates.empty());
-  EXPECT_FALSE(table.measured("b", "ampere", run));
+  EXPECT_EQ(table.like_runs("b", "hopper", run), LikeRuns::of_family);
+  EXPECT_EQ(table.like_runs("d", "hopper", run), LikeRuns::of_others);
+  EXPECT_EQ(table.like_runs("b", "ampere", run), LikeRuns::none);
   EXPECT_FALSE(load_evidence(kPresets).cells.empty());
 }
 
