@@ -3,7 +3,8 @@
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 command -v clang-format >/dev/null || fail "clang-format is missing" "run: tools/dev/install_packages.sh --checks"
-mapfile -t files < <(git ls-files -- '*.cpp' '*.hpp' '*.cu' '*.cuh')
+# New files too, which git does not track yet.
+mapfile -t files < <(git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp' '*.cu' '*.cuh')
 if [[ ${1:-} == --check ]]; then
   printf '%s\0' "${files[@]}" | xargs -0 clang-format --dry-run -Werror ||
     fail "some files are not formatted" "run: tools/dev/format.sh"

@@ -141,6 +141,12 @@ def unsourced(presets: dict[str, dict]) -> list[str]:
     return sorted(set(out))
 
 
+def unnamed(presets: dict[str, dict]) -> list[str]:
+    """What a preset says of itself, which it has from no base."""
+    return [f"{name}: {key} is missing" for name, preset in presets.items() for key in ("title", "version", "source")
+            if key not in preset]
+
+
 def page(presets: dict[str, dict]) -> str:
     out = [HEAD]
     for title, columns in TABLES.items():
@@ -178,7 +184,9 @@ def main() -> int:
     presets = {path.stem: json.loads(path.read_text()) for path in sorted(options.presets.glob("*.json"))}
     for ability in (missing := unsourced(presets)):
         print(f"{ability} has no source of its own: state value, origin, source and date in its preset", file=sys.stderr)
-    if missing:
+    for missed in (nameless := unnamed(presets)):
+        print(missed, file=sys.stderr)
+    if missing or nameless:
         return 1
     text = page(presets)
     if not options.check:

@@ -114,12 +114,17 @@ TEST(ClusterFiles, DevicePresetsAreSane) {
     const double named = std::stod(name.substr(name.find_last_of('-', end) + 1));
     EXPECT_LE(gib(c.device.memory), named) << name;
     EXPECT_GE(gib(c.device.memory), 0.9 * named) << name;
-    EXPECT_GE(c.device.peak.at(Dtype::fp16) / c.device.peak.at(Dtype::fp32), 3) << name;
-    if (c.device.peak.contains(Dtype::fp8)) {
-      EXPECT_NEAR(c.device.peak.at(Dtype::fp8) / c.device.peak.at(Dtype::bf16), 2, 0.01) << name;
+    const auto& peak = c.device.peak;
+    const auto has = [&](Dtype format) { return peak.contains(format); };
+    ASSERT_TRUE(has(Dtype::fp16) && has(Dtype::fp32)) << name << ": peak_TFLOPS states fp16 and fp32";
+    EXPECT_GE(peak.at(Dtype::fp16) / peak.at(Dtype::fp32), 3) << name << ": fp32 is at most a third of fp16";
+    if (!has(Dtype::fp8) && !has(Dtype::tf32)) continue;
+    ASSERT_TRUE(has(Dtype::bf16)) << name << ": peak_TFLOPS states bf16 beside fp8 or tf32";
+    if (has(Dtype::fp8)) {
+      EXPECT_NEAR(peak.at(Dtype::fp8) / peak.at(Dtype::bf16), 2, 0.01) << name << ": fp8 is twice bf16";
     }
-    if (c.device.peak.contains(Dtype::tf32)) {
-      EXPECT_NEAR(c.device.peak.at(Dtype::tf32) / c.device.peak.at(Dtype::bf16), 0.5, 0.01) << name;
+    if (has(Dtype::tf32)) {
+      EXPECT_NEAR(peak.at(Dtype::tf32) / peak.at(Dtype::bf16), 0.5, 0.01) << name << ": tf32 is half of bf16";
     }
   }
 }
@@ -162,7 +167,8 @@ TEST(ClusterFiles, ShortNamesAreUnique) {
     for (const auto& name : names(kind)) {
       const json j = read_json_file(kPresets / kind / (name + ".json"));
       for (const auto& alias : j.value("aliases", json::array()))
-        EXPECT_TRUE(seen.insert(alias.get<std::string>()).second) << alias;
+        EXPECT_TRUE(seen.insert(alias.get<std::string>()).second)
+            << alias << " of " << name << " is another's too";
     }
 }
 
