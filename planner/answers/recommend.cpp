@@ -200,7 +200,7 @@ class Pool {
 // At most five, each with something that the recommended one has not: speed, room, fewer kinds of parallelism, or another approach.
 class Alternatives {
  public:
-  Alternatives(const Pool& pool, std::size_t chosen)
+  Alternatives(const Pool& pool, std::size_t chosen, double told_apart)
       : plans_(pool.plans()),
         judged_(pool.judgements()),
         pool_(pool),
@@ -213,14 +213,13 @@ class Alternatives {
     if (chosen != 0 && plans_.front().prediction.step < step_ * kWorthARow)
       taken_.emplace_back(AlternativeKind::fastest_on_paper, 0);
     const Judged& mine = judged_[chosen];
-    take(AlternativeKind::faster, [&](std::size_t i) {
-      return pool_.safe(i) && judged_[i].unusual <= mine.unusual &&
-             plans_[i].prediction.step < step_ * kWorthARow;
-    });
-    take(AlternativeKind::faster_unusual, [&](std::size_t i) {
-      return pool_.safe(i) && judged_[i].unusual > mine.unusual &&
-             plans_[i].prediction.step < step_ * kWorthARow;
-    });
+    const auto clearly_faster = [&](std::size_t i) {
+      return pool_.safe(i) && plans_[i].prediction.step * (1 + told_apart) < step_;
+    };
+    take(AlternativeKind::faster,
+         [&](std::size_t i) { return clearly_faster(i) && judged_[i].unusual <= mine.unusual; });
+    take(AlternativeKind::faster_unusual,
+         [&](std::size_t i) { return clearly_faster(i) && judged_[i].unusual > mine.unusual; });
     take(AlternativeKind::less_memory, [&](std::size_t i) {
       return gib(plans_[i].prediction.memory.peak) < kClearly * gib(plans_[chosen].prediction.memory.peak);
     });
@@ -249,7 +248,9 @@ class Alternatives {
       if (i == chosen_ || plans_[i].prediction.step > step_ * kStillOfUse) continue;
       if (p.zero_stage > 0 && p.shards() == 1) continue;  // ZeRO of one rank shards nothing
       if (std::ranges::any_of(taken_, [&](const auto& t) {
-            return t.second == i || family_of(plans_[t.second].plan) == family_of(p);
+            // Of a family that may run out of memory, one that surely fits is worth a row of its own.
+            return t.second == i || (family_of(plans_[t.second].plan) == family_of(p) &&
+                                     pool_.safe(t.second) >= pool_.safe(i));
           }))
         continue;
       if (!admits(i)) continue;
@@ -306,10 +307,11 @@ Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchR
   if (const RankedPlan* safe = pool.best_safe(); safe && !(safe->plan == out.plan.plan))
     out.fastest_safe = *safe;
   out.on_paper = chosen == 0;
+  const double apart = basis.rule.told_apart;
   if (search_more)
-    pool.search_other_approaches(out.plan,
-                                 [&] { return Alternatives(pool, chosen).size() >= kFewAlternatives; });
-  out.alternatives = Alternatives(pool, chosen).layouts();
+    pool.search_other_approaches(
+        out.plan, [&] { return Alternatives(pool, chosen, apart).size() >= kFewAlternatives; });
+  out.alternatives = Alternatives(pool, chosen, apart).layouts();
   return out;
 }
 
