@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <regex>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/annotated.hpp"
-#include "core/base/decimal.hpp"
 #include "core/base/dtype.hpp"
 #include "core/base/json_io.hpp"
 #include "core/base/preset_path.hpp"
-#include "core/base/words.hpp"
+#include "core/model/model_names.hpp"
 
 namespace sextant {
 namespace {
@@ -85,83 +83,6 @@ bool looks_like_path(std::string_view text) {
   return text.starts_with('.') || text.starts_with('/') || text.starts_with('~') || text.ends_with(".json");
 }
 
-// Parameters that a name states, "llama-300b" and "1.3B", in billions; nothing of "llama-3" or "b200".
-std::optional<double> billions_in(const std::string& name) {
-  static const std::regex size("(^|[^a-z0-9.])([0-9]+(\\.[0-9]+)?)([bmt])($|[^a-z0-9])");
-  std::smatch found;
-  const std::string word = lower(name);
-  if (!std::regex_search(word, found, size)) return std::nullopt;
-  const auto number = parse_decimal(found[2].str());
-  if (!number || *number <= 0) return std::nullopt;
-  return *number * (found[4] == "t" ? 1e3 : found[4] == "m" ? 1e-3 : 1);
-}
-
-struct Sized {
-  std::string name;
-  ModelSpec model;
-  double billions = 0;
-};
-
-std::vector<Sized> sized_presets(const fs::path& presets) {
-  std::vector<Sized> all;
-  for (const std::string& name : preset_names(presets, "models"))
-    if (const auto file = find_preset(presets, "models", name)) {
-      ModelSpec model = load_file(*file, name, nullptr);
-      const double billions = 1e-9 * static_cast<double>(parameter_counts(model).total);
-      all.push_back({name, std::move(model), billions});
-    }
-  return all;
-}
-
-// A size of which no preset is: those that come near, or how to describe such a model by the nearest one with more or fewer layers.
-std::string model_of_size(double billions, const fs::path& presets) {
-  const std::vector<Sized> all = sized_presets(presets);
-  if (all.empty()) return "";
-  constexpr double kAlike = 0.12;
-  constexpr std::size_t kMost = 6;
-  const auto apart = [&](const Sized& s) { return std::abs(std::log(s.billions / billions)); };
-  std::vector<std::string> alike;
-  for (const Sized& s : all)
-    if (apart(s) < kAlike && alike.size() < kMost) alike.push_back(s.name);
-  if (!alike.empty()) return fmt::format("did you mean {}?", any_of_words(alike));
-  const Sized& near = *std::ranges::min_element(all, {}, apart);
-  ModelSpec model = near.model;
-  const ParameterCounts counts = parameter_counts(model);
-  const double layer = static_cast<double>(counts.attention + counts.mlp) * 1e-9;
-  const int layers = static_cast<int>(
-      std::clamp(std::round(model.n_layers + (billions - near.billions) / layer), 1.0, 100000.0));
-  model.n_layers = layers;
-  const double makes = 1e-9 * static_cast<double>(parameter_counts(model).total);
-  const bool shape = makes / billions > 1.2 || makes / billions < 1 / 1.2 || layers > 2 * near.model.n_layers;
-  return fmt::format(
-      "no preset has about {:g} billion parameters; the nearest is {} ({:.3g} billion). {}; the model's own "
-      "config.json "
-      "(--model FILE) is better, or --set model.hidden, model.n_heads, model.ffn_hidden and model.n_layers",
-      billions, near.name, near.billions,
-      shape ? "State its shape"
-            : fmt::format("With {} layers it has {:.3g}: --model {} --set model.n_layers={}", layers, makes,
-                          near.name, layers));
-}
-
-// What may have been meant by a name that is none: a slip of one of its size, a size, or a part of a name.
-std::string hint_for(const std::string& name, const fs::path& presets) {
-  const auto asked = billions_in(name);
-  if (const std::string around = names_around(name, preset_names(presets, "models"));
-      !asked && !around.empty())
-    return fmt::format("did you mean {}?", around);
-  const std::string near = nearest_preset(presets, {"models"}, name);
-  const auto found = billions_in(near);
-  const bool one_size = !asked || (found && std::abs(*found / *asked - 1) < 1e-9);
-  if (!near.empty() && one_size) return fmt::format("did you mean {}?", near);
-  if (!asked) return "";
-  // A generation that has no such size has one near it.
-  constexpr double kNear = 0.25;
-  const std::string of_size = model_of_size(*asked, presets);
-  return found && std::abs(std::log(*found / *asked)) < kNear
-             ? fmt::format("did you mean {}? By its size: {}", near, of_size)
-             : of_size;
-}
-
 }  // namespace
 
 ModelSpec model_from_json(const json& j, const std::string& name, Notes* notes) {
@@ -193,13 +114,8 @@ ModelSpec load_model(std::string_view name_or_path, const fs::path& presets, Not
     const fs::path named = generic ? fs::weakly_canonical(path).parent_path().filename() : path.stem();
     return load_file(path, named.string(), notes);
   }
-  // Mixtures of experts, by what people call them: no dense model is meant.
-  for (const char* experts : {"mixtral", "deepseek-v2", "deepseek-v3", "deepseek-r1", "dbrx", "grok",
-                              "gpt-oss", "-a3b", "-a22b", "llama-4", "kimi", "moe", "switch-"})
-    if (lower(text).find(experts) != std::string::npos)
-      throw ConfigError(Problem{"", "", fmt::format("'{}', a mixture of experts", text), kForms,
-                                "only dense models are planned (docs/models-and-limits.md)"});
-  throw ConfigError(Problem{"", "", fmt::format("'{}'", text), kForms, hint_for(text, presets)});
+  const UnknownModel unknown = unknown_model(text, presets);
+  throw ConfigError(Problem{"", "", fmt::format("'{}'{}", text, unknown.what), kForms, unknown.hint});
 }
 
 }  // namespace sextant

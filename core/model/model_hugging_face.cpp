@@ -75,9 +75,11 @@ void read_window(JsonReader& io, json& j, const ModelFamily& family, ModelSpec& 
     if (first_layer >= m.n_layers)
       width = 0;
     else if (first_layer > 0)
-      io.fail({"", "max_window_layers", fmt::format("{}", first_layer),
-               fmt::format("0, or all {} layers", m.n_layers),
-               "layers with a window beside layers without are not modelled"});
+      io.fail(
+          {"", "max_window_layers", fmt::format("{}", first_layer),
+           fmt::format("0, or all {} layers", m.n_layers),
+           "layers with a window beside layers without are not modelled; use_sliding_window false plans them "
+           "all without, which takes a little longer"});
   }
   m.window = on && width > 0 && width < m.max_positions ? width : 0;
   for (const char* key : {"use_sliding_window", "sliding_window", "max_window_layers"})

@@ -38,6 +38,8 @@ void mark_partial(double rotated, ModelSpec& m) {
   if (rotated == 1) return;
   const std::optional<std::string> why = m.rope_scaling ? rope_not_run(*m.rope_scaling) : std::nullopt;
   if (!m.rope_scaling) m.rope_scaling = RopeScaling{.type = "default", .factor = 1};
+  // Its tables have a number for each pair that is rotated, fewer than a head has.
+  if (m.rope_scaling->type == "longrope") m.rope_scaling = RopeScaling{.type = "longrope", .factor = 1};
   m.rope_scaling->not_run = fmt::format("{}partial_rotary_factor is {}, and heads are rotated whole here",
                                         why ? *why + "; " : "", rotated);
 }

@@ -112,6 +112,17 @@ TEST(HuggingFace, HeadsRotatedInPartArePlannedAndNotRun) {
   EXPECT_EQ(rope_not_run(model({{"partial_rotary_factor", 0.75}, {"rope_scaling", {{"type", "mrope"}}}})
                              .rope_scaling.value()),
             "mrope is not known; " + why);
+  // Phi-4-mini: a table of longrope has a number for each pair that is rotated.
+  const auto long_rope = [&](std::size_t pairs) {
+    const std::vector<double> factors(pairs, 1.0);
+    return rope_not_run(
+        model({{"head_dim", 128},
+               {"partial_rotary_factor", 0.75},
+               {"rope_scaling", {{"type", "longrope"}, {"short_factor", factors}, {"long_factor", factors}}}})
+            .rope_scaling.value());
+  };
+  EXPECT_EQ(long_rope(48), why);
+  EXPECT_NE(long_rope(64), why);
   // A whole head is no news, and more than a head is a slip.
   EXPECT_FALSE(model({{"partial_rotary_factor", 1.0}}).rope_scaling);
   EXPECT_FALSE(
