@@ -1,4 +1,7 @@
 // StackSpec to and from JSON, and the preset folder.
+#include <array>
+#include <cctype>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -195,23 +198,39 @@ std::optional<std::string> former_uneven_stages(const nlohmann::json& can) {
   return std::string(name(found->get<bool>() ? UnevenStages::any : UnevenStages::none));
 }
 
-// What people call a framework, or what runs on one, and no preset is called: which presets it is.
-std::string stack_by_other_name(const std::string& name, bool with_slips) {
+// What people call a framework, or what runs on one, and no preset is called: which presets it is. `longer_than`: only
+// beginnings that are longer.
+std::string stack_by_other_name(const std::string& name, bool with_slips, std::size_t longer_than = 0) {
   struct Other {
     std::string_view begins, meant;
   };
   constexpr std::string_view kHuggingFace =
       "it runs on what its configuration names: deepspeed-zero for DeepSpeed, torchtitan-eager for FSDP2, "
       "fsdp1-eager for FSDP1";
+  constexpr std::string_view kCoreByVersion =
+      "by version: megatron-lm-2024 is core 0.5 to 0.7, nemo-2024 and nemo-dgxc are NeMo 24.03 to 24.09 and "
+      "24.11 to "
+      "25.05 on the cores between, megatron-core is core 0.20";
+  constexpr std::string_view kMegatronByYear =
+      "did you mean megatron-core, or megatron-lm-2024 or megatron-lm-2021 for those years?";
   constexpr std::array kOthers = {
+      Other{"megatroncore0", kCoreByVersion},
+      Other{"megatroncorev0", kCoreByVersion},
+      Other{"mcore0", kCoreByVersion},
+      Other{"mcorev0", kCoreByVersion},
+      Other{"corev0", kCoreByVersion},
+      Other{"megatronlm2022", kMegatronByYear},
+      Other{"megatronlm2023", "did you mean megatron-lm-2024? It is Megatron-LM of 2023 too"},
+      Other{"megatronlm2025", "did you mean megatron-core?"},
+      Other{"megatronlm2026", "did you mean megatron-core?"},
+      Other{"nemo2", "did you mean nemo-2024, or nemo-dgxc for its containers since 24.11?"},
       Other{"zero", "did you mean deepspeed-zero?"},
       Other{"ds", "did you mean deepspeed-zero?"},
       Other{"fsdp2", "did you mean torchtitan, or torchtitan-eager for blocks that are not compiled?"},
       Other{"pytorch", "did you mean torchtitan (FSDP2) or fsdp1-eager (FSDP1)?"},
       Other{"torch", "did you mean torchtitan (FSDP2) or fsdp1-eager (FSDP1)?"},
       Other{"mcore", "did you mean megatron-core?"},
-      Other{"megatronlm",
-            "did you mean megatron-core, or megatron-lm-2024 or megatron-lm-2021 for those years?"},
+      Other{"megatronlm", kMegatronByYear},
       Other{"megatrondeepspeed",
             "did you mean megatron-deepspeed-bloom, megatron-deepspeed-zero3 or deepspeed-zero?"},
       Other{"mosaic", "did you mean llm-foundry?"},
@@ -241,7 +260,7 @@ std::string stack_by_other_name(const std::string& name, bool with_slips) {
       Other{"pax", "no framework on JAX is among them but alpa; times of others would be a guess"}};
   const std::string plain = plain_word(name);
   std::string_view meant;
-  std::size_t longest = 0;
+  std::size_t longest = longer_than;
   for (const Other& other : kOthers)
     if (plain.starts_with(other.begins) && other.begins.size() > longest)
       meant = other.meant, longest = other.begins.size();
@@ -256,14 +275,27 @@ std::string stack_by_other_name(const std::string& name, bool with_slips) {
   return std::string(meant);
 }
 
+// Of a name that goes on with a version where the preset's ends: which version that is.
+std::string version_of(const std::string& name, const std::string& near,
+                       const std::filesystem::path& presets) {
+  const std::string typed = plain_word(name), known = plain_word(near);
+  if (!typed.starts_with(known) || typed.size() == known.size()) return "";
+  const char next = typed[known.size()];
+  const auto path = find_preset(presets, "stacks", near);
+  if (!path || (next != 'v' && std::isdigit(static_cast<unsigned char>(next)) == 0)) return "";
+  const nlohmann::json j = read_plain_values(*path);
+  if (!j.contains("version") || !j["version"].is_string()) return "";
+  return fmt::format(" It is {}", j["version"].get<std::string>());
+}
+
 std::filesystem::path preset_path(const std::string& name, const std::filesystem::path& presets) {
   if (const auto path = find_preset(presets, "stacks", name)) return *path;
   const std::string near = nearest_preset(presets, {"stacks"}, name);
   // A slip in the whole of a name says more than its first word, which may be another's.
   constexpr std::size_t kSlip = 1;
   const bool slip = !near.empty() && plain_word(name).size() + kSlip >= plain_word(near).size();
-  std::string hint = slip ? "" : stack_by_other_name(name, false);
-  if (hint.empty() && !near.empty()) hint = "did you mean " + near + "?";
+  std::string hint = stack_by_other_name(name, false, slip ? plain_word(near).size() - 1 : 0);
+  if (hint.empty() && !near.empty()) hint = "did you mean " + near + "?" + version_of(name, near, presets);
   if (hint.empty()) hint = stack_by_other_name(name, true);
   throw ConfigError(Problem{"", "stack", name,
                             fmt::format("one of {}, or a JSON file", fmt::join(stack_names(presets), ", ")),

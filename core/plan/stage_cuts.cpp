@@ -355,7 +355,8 @@ std::string cut_option(UnevenStages able, const ParallelPlan& p, const ModelSpec
 }
 
 std::optional<std::string> take_ruled_cut(UnevenStages able, const ModelSpec& m, ParallelPlan& p) {
-  if (p.pp == 1 || !p.chunks.empty() || !cuts_by_rule(able, p.vp)) return std::nullopt;
+  if (p.pp == 1 || !p.chunks.empty() || !cuts_by_rule(able, p.vp) || (p.vp > 1 && only_one_chunk(able)))
+    return std::nullopt;
   const std::vector<Cut> cuts = ruled_cuts(able, p.pp, p.vp, m);
   if (cuts.empty() || same_layers(cuts.front(), layer_ranges(p, m.n_layers))) return std::nullopt;
   p.chunks = chunks_of(cuts.front());

@@ -301,6 +301,15 @@ TEST(StageCuts, RefusalsSayWhatToDo) {
   EXPECT_NE(filled.notes[0].find("L17-15"), std::string::npos) << filled.notes[0];
   EXPECT_TRUE(fill_plan_key("pp2.z1", load_stack("megatron-core", presets()), 4, Dtype::bf16, &m)
                   .plan.chunks.empty());
+  // Virtual stages, which such a framework lacks, are what is refused, not the number of chunks of its rule.
+  for (const char* stack : {"nanotron", "megatron-deepspeed-bloom"}) {
+    const StackSpec ruled = load_stack(stack, presets());
+    const ParallelPlan interleaved = fill_plan_key("pp2.vp2", ruled, 4, Dtype::bf16, &m).plan;
+    EXPECT_TRUE(interleaved.chunks.empty()) << stack;
+    const auto why = refuses(ruled, interleaved, m, TrainingSpec{});
+    ASSERT_TRUE(why) << stack;
+    EXPECT_NE(why->text.find("has no interleaved schedule (vp=2)"), std::string::npos) << why->text;
+  }
 }
 
 // Files of version 0.1 say true or false.
