@@ -168,8 +168,8 @@ void DeepSpeedLines::read(std::string_view line, int at, StepLines& steps, RunLo
   if (const std::int64_t at_once = said("micro_batch") * log.accumulation.value_or(0);
       at_once > 0 && said("global_batch") > 0 && said("global_batch") % at_once == 0)
     log.says["dp"] = said("global_batch") / at_once;
-  const bool engine = line.find("CurrSamplesPerSec=") != std::string_view::npos;
-  if (!engine && line.find("iter time (s):") == std::string_view::npos) return;
+  if (line.find(steps.label()) == std::string_view::npos) return;
+  const bool engine = steps.label().ends_with('=');
   const auto number = number_after(line, engine ? "global_step=" : "steps:");
   steps.read(line, at, number ? std::optional(std::llround(*number)) : std::nullopt);
 }

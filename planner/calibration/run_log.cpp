@@ -25,6 +25,9 @@ namespace sextant {
 
 namespace {
 
+// DeepSpeed until 0.7.6 (2022-12) printed the mean rate since its first steps alone: "0/40, SamplesPerSec=83.5, MemAllocated=".
+constexpr std::string_view kSamplesOf2022 = " SamplesPerSec=";
+
 constexpr StepFormat step_format(LogFormat format) {
   switch (format) {
     case LogFormat::megatron_lm:
@@ -53,6 +56,8 @@ StepFormat step_format(LogFormat format, std::string_view text) {
     return {"elapsed time per iteration (s):", "seconds above 0", 1};
   if (format == LogFormat::deepspeed && text.find("iter time (s):") != std::string_view::npos)
     return {"iter time (s):", "seconds above 0", 1};
+  if (format == LogFormat::deepspeed && text.find("CurrSamplesPerSec=") == std::string_view::npos)
+    return {kSamplesOf2022, "sequences per second above 0", 1, StepValue::sequences_per_s};
   if (format == LogFormat::nemo && text.find("train_step_timing in s:") == std::string_view::npos)
     return {"train_step_timing in s=", "seconds above 0", 1};
   return step_format(format);
@@ -140,7 +145,7 @@ std::optional<LogFormat> log_format_of(std::string_view text) {
     return LogFormat::megatron_lm;  // bigscience's Megatron-DeepSpeed
   if (has("time_per_iteration_ms:")) return LogFormat::nanotron;
   if (has("step:") && (has("tps:") || has("wps:"))) return LogFormat::torchtitan;
-  if (has("CurrSamplesPerSec=") || (has("iter time (s):") && has("samples/sec:")))
+  if (has("CurrSamplesPerSec=") || has(kSamplesOf2022) || (has("iter time (s):") && has("samples/sec:")))
     return LogFormat::deepspeed;
   if (has("train_step_timing in s:") || has("train_step_timing in s=")) return LogFormat::nemo;
   return std::nullopt;

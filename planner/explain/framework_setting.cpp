@@ -10,9 +10,12 @@
 
 namespace sextant {
 
-std::string framework_setting(const ParallelPlan& plan, const TrainingSpec& training) {
+std::string framework_setting(const ParallelPlan& plan, const TrainingSpec& training,
+                              const StackSpec& stack) {
   const int m = microbatches(plan, training);
-  if (plan.schedule != PipelineSchedule::interleaved || m % plan.pp == 0) return "";
+  if (plan.schedule != PipelineSchedule::interleaved || m % plan.pp == 0 ||
+      stack.can.interleaved_microbatches == InterleavedCount::equal_rounds)
+    return "";
   return fmt::format(
       "pp {0} does not divide the {1} micro-batches: they go through a virtual stage in groups of {2} "
       "(Megatron-Core: microbatch_group_size_per_vp_stage={2})",

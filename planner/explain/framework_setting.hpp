@@ -10,8 +10,9 @@
 
 namespace sextant {
 
-// "microbatch_group_size_per_vp_stage ... 8: ..." where an interleaved schedule's groups are not pp micro-batches; else empty.
-std::string framework_setting(const ParallelPlan&, const TrainingSpec&);
+// "microbatch_group_size_per_vp_stage ... 8: ..." where an interleaved schedule's groups are not pp micro-batches; else empty, and
+// where a stack makes such groups by itself (torchtitan's equal rounds).
+std::string framework_setting(const ParallelPlan&, const TrainingSpec&, const StackSpec&);
 
 // "Ett|(ttt|)*6ttL": E the embedding, t a decoder layer, L the head with the loss, | between chunks. Of two chunks or more.
 std::string pipeline_layout(const std::vector<LayerRange>& chunks);

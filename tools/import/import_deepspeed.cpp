@@ -59,6 +59,7 @@ const std::vector<std::string> kDeepSpeedNoEffect = {
     "zero_optimization.load_from_fp32_weights",
     "zero_optimization.elastic_checkpoint",
     "zero_optimization.offload_*.*",
+    "zero_optimization.cpu_offload_use_pin_memory",
     "seed"};
 
 // Options of Hugging Face's Trainer and of DeepSpeed-Chat, for what the configuration leaves to them.
@@ -84,10 +85,14 @@ struct TrainerOptions {
   }
 };
 
-bool on_host(ForeignKeys& k, const std::string& what, ImportedRun& run) {
+// `formerly`: names until 2021, true or false, which DeepSpeed takes to this day (runtime/zero/config.py, "deprecated").
+bool on_host(ForeignKeys& k, const std::string& what, std::initializer_list<const char*> formerly,
+             ImportedRun& run) {
   const std::string path = "zero_optimization." + what;
+  bool as_before = false;
+  for (const char* key : formerly) as_before = k.is(fmt::format("zero_optimization.{}", key)) || as_before;
   const nlohmann::json* section = k.value(path);
-  if (!section) return false;
+  if (!section) return as_before;
   if (!section->is_object()) k.wrong(path, "an object with device");
   const std::string device = lower(k.text(path + ".device").value_or("none"));
   if (device != "cpu" && device != "nvme" && device != "none") k.wrong(path + ".device", "none, cpu or nvme");
@@ -100,8 +105,8 @@ void read_zero(ForeignKeys& k, const TrainerOptions& trainer, ImportedRun& run) 
   const auto stage = k.count("zero_optimization.stage", 0);
   p.zero_stage = stage ? *stage : trainer.count({"--zero-stage"}).value_or(0);
   if (p.zero_stage > 3) k.wrong("zero_optimization.stage", "0, 1, 2 or 3");
-  const bool parameters = on_host(k, "offload_param", run);
-  if (on_host(k, "offload_optimizer", run) || trainer.on({"--offload"}))
+  const bool parameters = on_host(k, "offload_param", {"cpu_offload_param", "cpu_offload_params"}, run);
+  if (on_host(k, "offload_optimizer", {"cpu_offload"}, run) || trainer.on({"--offload"}))
     p.optimizer_offload = k.real("zero_optimization.offload_optimizer.ratio").value_or(1.0);
   if (p.optimizer_offload < 0 || p.optimizer_offload > 1)
     k.wrong("zero_optimization.offload_optimizer.ratio", "a share from 0 to 1");

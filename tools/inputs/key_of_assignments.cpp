@@ -28,6 +28,11 @@ std::span<const std::pair<std::regex, const char*>> spellings() {
       {std::regex("[()\\[\\]{}\"']|--|\\.(?=[^a-z0-9]|$)"), ""},
       {std::regex(",? no recomputation"), ""},
       {std::regex("[-_., ]*(full[-_ ]recompute|recompute[-_ ]*[=: ]*full|full[-_ ]recomputation)"), ".full"},
+      // DeepSpeed's, "offload_optimizer=cpu"; "offload" alone may be of activations.
+      {std::regex("offload[-_ ]?param(eter)?s?([=: ]*(cpu|true|host))?"), "po"},
+      {std::regex("(offload[-_ ]?optimizer|optimizer[-_ ]?offload)([=: ]*(cpu|true|host))?(?![-=: ]*[0-9])"),
+       "oo100"},
+      {std::regex("(cpu[-_ ]?)?offload[=: ]*(cpu|true|host)"), "oo100"},
       // Options of frameworks, and Megatron's letters.
       {std::regex(
            "(tensor|pipeline|context|data)([-_ ]model)?[-_ ]parallel(ism)?([-_ ](size|degree))?(?=[=: 0-9])"),

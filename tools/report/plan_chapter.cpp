@@ -82,7 +82,7 @@ ReportSection layout_section(const Question& q, const Prediction& anew, const st
         seconds_text(then), seconds_text(now)));
   if (!anew.fits) out.notes.emplace_back("This layout does not fit into the memory of its GPUs.");
   for (const std::string& note : q.notes) out.notes.push_back(note);
-  if (auto text = framework_setting(file.plan, q.training); !text.empty())
+  if (auto text = framework_setting(file.plan, q.training, q.stack); !text.empty())
     out.notes.push_back(std::move(text));
   if (auto text = layout_setting(file.plan, q.model, q.stack); !text.empty())
     out.notes.push_back(std::move(text));

@@ -111,7 +111,9 @@ void print_best(const Asking& a, const RankedPlan& best) {
   if (p.rests_on)
     a.say("this step " + rests_on_text(*a.question().profile, *p.rests_on, &a.planning.costs()));
   if (p.jitter) a.say("this step is " + jitter_text(p));
-  if (const auto text = framework_setting(best.plan, a.question().training); !text.empty()) a.say(text);
+  if (const auto text = framework_setting(best.plan, a.question().training, a.question().stack);
+      !text.empty())
+    a.say(text);
   if (const auto text = overflow_text(p.chance_of_overflow); !text.empty()) a.say(text);
   if (const auto text = goodput_text(a.planning.job(), best.plan, p.step, a.options.goodput.kind());
       !text.empty())

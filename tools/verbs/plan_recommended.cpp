@@ -112,7 +112,8 @@ void print_recommendation(const Asking& a, const Recommendation& r, const Search
   if (p.rests_on)
     say(head, "this step " + rests_on_text(*a.question().profile, *p.rests_on, &a.planning.costs()));
   if (const auto text = host_memory_text(p.memory, a.question().cluster.node); !text.empty()) say(head, text);
-  if (const auto text = framework_setting(plan, a.question().training); !text.empty()) say(head, text);
+  if (const auto text = framework_setting(plan, a.question().training, a.question().stack); !text.empty())
+    say(head, text);
   if (const auto text = layout_setting(plan, a.question().model, a.question().stack); !text.empty())
     say(head, text);
   if (const auto text = goodput_text(a.planning.job(), plan, p.step, a.options.goodput.kind()); !text.empty())

@@ -169,7 +169,8 @@ ExitCode run(Session& session, ExplainOptions options) {
     auto& out = session.terminal.out;
     print_wrapped(out, session.terminal, question_text(q));
     print_notes(session, q);
-    if (const std::string text = framework_setting(e.chosen, q.training); !text.empty() && !e.own.rejection)
+    if (const std::string text = framework_setting(e.chosen, q.training, q.stack);
+        !text.empty() && !e.own.rejection)
       print_wrapped(out, session.terminal, "note: " + text);
     if (!e.own.rejection)
       print_wrapped(out, session.terminal,

@@ -235,7 +235,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     save_plan_file(options.output, file);
   }
   const auto rejection = too_large(job, s.prediction.memory);
-  const std::string setting = framework_setting(plan, q.training);
+  const std::string setting = framework_setting(plan, q.training, q.stack);
   const std::string layout = layout_setting(plan, q.model, q.stack);
   if (session.common.json) {
     Json answer = to_json(plan, s);

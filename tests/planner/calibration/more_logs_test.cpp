@@ -53,6 +53,27 @@ TEST(DeepSpeedLog, StatesItsBatchAndRates) {
   EXPECT_NEAR(steady_step(log, training, plan).v, 64 / 16.0, 0.03);  // the rate is of the whole job
 }
 
+// Until the end of 2022, the mean rate alone: lines as in deepspeedai/DeepSpeed#1825; #2629 (0.7.7) has both.
+TEST(DeepSpeedLog, MeanRatesOfOldVersions) {
+  std::string text;
+  for (int i = 1; i < 7; ++i)
+    text += fmt::format(
+        "[2022-03-11 02:0{0}:58,985] [INFO] [timer.py:189:stop] 0/{0}0, SamplesPerSec=16.{0}, "
+        "MemAllocated=0.26GB, MaxMemAllocated=9.02GB\n",
+        i);
+  const RunLog log = parse_run_log(text, "old.log");
+  EXPECT_EQ(log.format, LogFormat::deepspeed);
+  EXPECT_EQ(log.value, StepValue::sequences_per_s);
+  ASSERT_EQ(log.steps.size(), 6U);
+  EXPECT_NEAR(log.steps.back().value, 16.6, 1e-9);
+  EXPECT_NEAR(log.peak_memory_GiB.value(), 9.02, 1e-9);
+  // Where both stand, the rate of the step counts.
+  EXPECT_NEAR(parse_run_log("0/17, RunningAvgSamplesPerSec=158.3, CurrSamplesPerSec=12.5, x\n", "x.log")
+                  .steps.at(0)
+                  .value,
+              12.5, 1e-9);
+}
+
 TEST(DeepSpeedLog, PipelineEnginePrintsTimes) {
   std::string text;
   for (int i = 1; i < 5; ++i)

@@ -122,6 +122,26 @@ TEST(ImportDeepSpeed, FileAlone) {
   EXPECT_TRUE(names(q.notes, "no recomputation, unless --plan says full"));
 }
 
+// Names until 2021, which DeepSpeed takes to this day.
+TEST(ImportDeepSpeed, OffloadAsItWasStatedUntil2021) {
+  const TempDir dir;
+  const auto key = [&](const char* zero) {
+    const auto file =
+        dir.write("ds.json",
+                  std::string(R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": )") + zero + "}");
+    const Question q = asked_from(file, "1x8xa100-80gb", "llama-2-7b");
+    EXPECT_FALSE(names(q.notes, "not understood")) << zero;
+    return plan_key(*q.plan);
+  };
+  EXPECT_EQ(key(R"({"stage": 2, "cpu_offload": true, "overlap_comm": true})"),
+            "tp1.pp1.vp1.cp1.dp8.z2.mbs1.oo100");
+  EXPECT_EQ(key(R"({"stage": 3, "cpu_offload": true, "cpu_offload_params": true,
+                    "cpu_offload_use_pin_memory": true})"),
+            "tp1.pp1.vp1.cp1.dp8.z3.mbs1.oo100.po");
+  EXPECT_EQ(key(R"({"stage": 2, "cpu_offload": false, "overlap_comm": true})"),
+            "tp1.pp1.vp1.cp1.dp8.z2.mbs1");
+}
+
 TEST(ImportDeepSpeed, MegatronDeepSpeedWritesItsSettings) {
   const TempDir dir;
   const auto script =

@@ -258,6 +258,11 @@ TEST(Explain, SaysWhatTheFrameworkMustBeTold) {
   EXPECT_TRUE(told("simulate", "12"));
   EXPECT_TRUE(told("explain", "12"));
   EXPECT_FALSE(told("simulate", "16"));
+  // torchtitan makes such groups by itself, and has no option of Megatron-Core's.
+  const auto titan = call({"simulate", "--model", "llama-2-7b", "--cluster", "1x8xa100-80gb", "--plan",
+                           "pp4.vp2.dp2.z2.mbs1", "--global-batch", "12", "--stack", "torchtitan"});
+  EXPECT_EQ(titan.code, ExitCode::ok) << titan.err;
+  EXPECT_EQ(titan.out.find("virtual stage"), std::string::npos) << titan.out;
 }
 
 TEST(Explain, ReadsAPlanFileAndFitsTheTerminal) {

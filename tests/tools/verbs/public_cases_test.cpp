@@ -156,6 +156,15 @@ TEST(PublicCases, SpellingsOfALayoutAreAKey) {
     EXPECT_TRUE(c.code == ExitCode::ok || c.code == ExitCode::no_feasible_plan) << typed << ": " << c.err;
     EXPECT_TRUE(says(c, std::string("is taken as ") + key + "\n")) << typed << ": " << c.out << c.err;
   }
+  for (const auto& [typed, key] :
+       {std::pair{"zero_stage=3, micro_batch_size=2, offload_optimizer", "z3.mbs2.oo100"},
+        {"dp=64,zero=3,offload_optimizer=cpu,offload_param=cpu", "dp64.z3.oo100.po"},
+        {"zero=2, offload=cpu", "z2.oo100"}}) {
+    const Called c =
+        call(Words{"simulate", "--seq-len", "1024", "--plan", typed, "--stack", "deepspeed-zero"} + on64,
+             kUnlimitedColumns);
+    EXPECT_TRUE(says(c, std::string("is taken as ") + key + "\n")) << typed << ": " << c.out << c.err;
+  }
   EXPECT_FALSE(
       says(call(Words{"simulate", "--plan", "dp8"} + kLlama7bOn8), "is taken as"));  // a key as it is
   for (const char* typed : {"tp=4,rec=some", "eight by two", "tp4.pp2.offload", "zero3 offload", "HSDP 8x8"})

@@ -54,6 +54,54 @@ TEST(PublicWords, FrameworksWithoutAPresetOfTheirName) {
             ExitCode::no_feasible_plan);  // a name as it is, which has no stage 3
 }
 
+// A version in a name leads to the preset of that version, not to the one whose name comes nearest.
+TEST(PublicWords, FrameworksWithAVersion) {
+  for (const auto& [typed, meant] : {std::pair{"megatron-core-0.5", "megatron-lm-2024 is core 0.5 to 0.7"},
+                                     {"core_v0.6.0", "megatron-lm-2024 is core 0.5 to 0.7"},
+                                     {"mcore-0.12", "megatron-core is core 0."},
+                                     {"megatron-lm-2023", "did you mean megatron-lm-2024?"},
+                                     {"megatron-lm-2025", "did you mean megatron-core?"},
+                                     {"megatron-lm-202", "did you mean megatron-lm-202"},
+                                     {"nemo-2.0", "did you mean nemo-2024, or nemo-dgxc"},
+                                     {"torchtitan-2024", "did you mean torchtitan? It is 20"},
+                                     {"colossal-ai-0.4", "did you mean colossal-ai? It is 0."}}) {
+    const Called c = simulate(Words{"--plan", "dp8.z1.mbs1", "--stack", typed} + kLlama7bOn8);
+    EXPECT_EQ(c.code, ExitCode::usage) << typed;
+    EXPECT_TRUE(says(c, meant)) << typed << ": " << c.err;
+  }
+  EXPECT_FALSE(
+      says(simulate(Words{"--plan", "dp8.z1.mbs1", "--stack", "torchtitam"} + kLlama7bOn8), "It is"));
+}
+
+// Another product is no suggestion: a family that is not modelled says why, one that is read says how.
+TEST(PublicWords, ModelsOfOtherFamilies) {
+  for (const auto& [typed, meant] :
+       {std::pair{"gemma-2-9b", "capped scores"},
+        {"google/gemma-7b", "a GELU gate"},
+        {"falcon-7b", "attention and MLP beside each other"},
+        {"gpt-neox-20b", "rotated in part"},
+        {"opt-13b", "learned positions that begin at two"},
+        {"gpt2-xl", "its config.json is read (model_type gpt2)"},
+        {"codellama/CodeLlama-7b-hf", "its config.json is read (model_type llama)"},
+        {"TinyLlama-1.1B", "its config.json is read (model_type llama)"},
+        {"qwen2-7b", "its config.json is read (model_type qwen2)"},
+        {"granite-3.1-8b", "state its sizes in a config.json of model_type llama"},
+        {"optimus-7b", "Of about its size: "}}) {
+    const Called c = simulate({"--model", typed, "--cluster", "1x8xh100", "--plan", "z3.mbs1"});
+    EXPECT_EQ(c.code, ExitCode::usage) << typed;
+    EXPECT_TRUE(says(c, meant)) << typed << ": " << c.err;
+    EXPECT_FALSE(says(c, "did you mean")) << typed << ": " << c.err;
+  }
+  for (const auto& [typed, meant] : {std::pair{"llama-3-8B-Instruct", "did you mean llama-3-8b?"},
+                                     {"meta-llama/Meta-Llama-3-8B-Instruct", "did you mean llama-3-8b?"},
+                                     {"llama-2-7b-chat-hf", "did you mean llama-2-7b?"},
+                                     {"llama-2-34b", "did you mean llama-33b?"},
+                                     {"qwen2.5-7b-instruct", "did you mean qwen2.5-7b?"}}) {
+    const Called c = simulate({"--model", typed, "--cluster", "1x8xh100", "--plan", "z3.mbs1"});
+    EXPECT_TRUE(says(c, meant)) << typed << ": " << c.err;
+  }
+}
+
 TEST(PublicWords, OptionsOfFrameworks) {
   for (const auto& [verb, typed, meant] :
        {std::tuple{"simulate", "--tp", "--plan tp8.pp2.z1.mbs1"},
@@ -266,7 +314,13 @@ TEST(PublicWords, LogsOfOtherPrograms) {
         {"iter 10: loss 9.1, time 512.11ms, mfu 40.11%\n", "a log of nanoGPT"},
         {"{'loss': 1.4, 'grad_norm': 2.1, 'learning_rate': 1.9e-05, 'epoch': 0.01}\n",
          "a log of transformers' Trainer"},
-        {"  2%|2         | 20/1000 [02:46<2:16:00,  8.31s/it]\n", "a program with a progress bar"}}) {
+        {"  2%|2         | 20/1000 [02:46<2:16:00,  8.31s/it]\n", "a program with a progress bar"},
+        {"Epoch 0:   1%|1  | 10/1000 [00:33<55:00, 3.30s/it, loss=8.1, v_num=0]\n",
+         "a program with a progress bar"},
+        {"Throughput: 5.75 samples/sec, TFLOPS per GPU by Megatron: 184.7, TFLOPS per GPU: 142.1\n",
+         "a log of Colossal-AI's benchmark"},
+        {R"({"_step": 100, "iteration-time": 3.301, "batch-size": 256})",
+         "metrics of Megatron-LM as JSON"}}) {
     const Called c = call(
         Words{"calibrate", "--log", folder.write("run.log", text).string() + "=dp8.z3.mbs1"} + kLlama7bOn8,
         kUnlimitedColumns);
@@ -278,6 +332,16 @@ TEST(PublicWords, LogsOfOtherPrograms) {
       says(call(Words{"calibrate", "--log", folder.write("run.log", "nothing\n").string()} + kLlama7bOn8,
                 kUnlimitedColumns),
            "found no line with a step time"));
+  for (const auto& [text, what, how] :
+       {std::tuple{"Step,run - loss\n1,3.31\n", "a table or metrics as JSON", "--runs FILE.csv"},
+        {"{\"step\": 1, \"loss\": 2.3}\n", "a table or metrics as JSON", "--runs FILE.csv"},
+        {"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n",
+         "a run that went out of memory before its first step", "calibrate --tried FILE"}}) {
+    const Called c = call(Words{"calibrate", "--log", folder.write("run.log", text).string()} + kLlama7bOn8,
+                          kUnlimitedColumns);
+    EXPECT_EQ(c.code, ExitCode::bad_input) << text;
+    EXPECT_TRUE(says(c, what) && says(c, how)) << c.err;
+  }
 }
 
 // torchtitan prints how much memory its devices have: an H100 of 95 GiB is not the one of 80.
