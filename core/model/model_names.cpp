@@ -33,9 +33,9 @@ std::string without_owner(const std::string& name) {
 // The letters that a name begins with: "llama" of "Llama-2-7b".
 std::string family_in(const std::string& name) {
   const std::string word = without_owner(name);
-  return word.substr(0, static_cast<std::size_t>(
-                            std::ranges::find_if_not(word, [](unsigned char c) { return std::isalpha(c); }) -
-                            word.begin()));
+  return word.substr(
+      0, static_cast<std::size_t>(
+             std::ranges::find_if_not(word, [](unsigned char c) { return std::isalpha(c); }) - word.begin()));
 }
 
 // Without what training behind the first adds to a name; it leaves the shape.
@@ -48,30 +48,58 @@ std::string untuned(const std::string& name) {
 
 // Mixtures of experts, by what people call them: no dense model is meant.
 constexpr std::array kExpertNames = {"mixtral", "deepseek-v2", "deepseek-v3", "deepseek-r1", "dbrx",
-                                 "grok",    "gpt-oss",     "-a3b",        "-a22b",       "llama-4",
-                                 "kimi",    "moe",         "switch-"};
+                                     "grok",    "gpt-oss",     "-a3b",        "-a22b",       "llama-4",
+                                     "kimi",    "moe",         "switch-"};
 
 // Families whose names say what they are: the model_type of their config.json. Its parts that no ModelSpec can say are told; the
 // others are read. Without one it has presets, which a slip or a size finds.
 struct NamedFamily {
   std::string_view begins, model_type;
 };
-constexpr std::array kFamilies = {
-    NamedFamily{"gemma3", "gemma3"}, NamedFamily{"gemma2", "gemma2"}, NamedFamily{"gemma", "gemma"},
-    NamedFamily{"falcon", "falcon"}, NamedFamily{"gptneox", "gpt_neox"}, NamedFamily{"pythia", "gpt_neox"},
-    NamedFamily{"gptj", "gptj"}, NamedFamily{"opt", "opt"}, NamedFamily{"starcoder2", "starcoder2"},
-    NamedFamily{"starcoder", "gpt_bigcode"}, NamedFamily{"mpt", "mpt"}, NamedFamily{"chatglm", "chatglm"},
-    NamedFamily{"glm4", "glm4"}, NamedFamily{"stablelm", "stablelm"}, NamedFamily{"granite", "granite"},
-    NamedFamily{"smollm3", "smollm3"}, NamedFamily{"commandr", "cohere"}, NamedFamily{"nemotron", "nemotron"},
-    NamedFamily{"mamba", "mamba"}, NamedFamily{"jamba", "jamba"}, NamedFamily{"exaone", "exaone4"},
-    NamedFamily{"minicpm", "minicpm"}, NamedFamily{"olmo3", "olmo3"}, NamedFamily{"ministral", "ministral"},
-    NamedFamily{"apertus", "apertus"}, NamedFamily{"phi2", "phi"}, NamedFamily{"phi1", "phi"},
-    NamedFamily{"t5", "t5"}, NamedFamily{"bert", "bert"}, NamedFamily{"gpt2", "gpt2"},
-    NamedFamily{"phi4", "phi3"}, NamedFamily{"codellama", "llama"}, NamedFamily{"tinyllama", "llama"},
-    NamedFamily{"smollm", "llama"}, NamedFamily{"vicuna", "llama"}, NamedFamily{"openllama", "llama"},
-    NamedFamily{"deepseekllm", "llama"}, NamedFamily{"qwen25", ""}, NamedFamily{"qwen2", "qwen2"},
-    NamedFamily{"qwen15", "qwen2"}, NamedFamily{"deepseekcoder", "llama"}, NamedFamily{"solar", "llama"},
-    NamedFamily{"codestral", "mistral"}, NamedFamily{"seedoss", "seed_oss"}};
+constexpr std::array kFamilies = {NamedFamily{"gemma3", "gemma3"},
+                                  NamedFamily{"gemma2", "gemma2"},
+                                  NamedFamily{"gemma", "gemma"},
+                                  NamedFamily{"falcon", "falcon"},
+                                  NamedFamily{"gptneox", "gpt_neox"},
+                                  NamedFamily{"pythia", "gpt_neox"},
+                                  NamedFamily{"gptj", "gptj"},
+                                  NamedFamily{"opt", "opt"},
+                                  NamedFamily{"starcoder2", "starcoder2"},
+                                  NamedFamily{"starcoder", "gpt_bigcode"},
+                                  NamedFamily{"mpt", "mpt"},
+                                  NamedFamily{"chatglm", "chatglm"},
+                                  NamedFamily{"glm4", "glm4"},
+                                  NamedFamily{"stablelm", "stablelm"},
+                                  NamedFamily{"granite", "granite"},
+                                  NamedFamily{"smollm3", "smollm3"},
+                                  NamedFamily{"commandr", "cohere"},
+                                  NamedFamily{"nemotron", "nemotron"},
+                                  NamedFamily{"mamba", "mamba"},
+                                  NamedFamily{"jamba", "jamba"},
+                                  NamedFamily{"exaone", "exaone4"},
+                                  NamedFamily{"minicpm", "minicpm"},
+                                  NamedFamily{"olmo3", "olmo3"},
+                                  NamedFamily{"ministral", "ministral"},
+                                  NamedFamily{"apertus", "apertus"},
+                                  NamedFamily{"phi2", "phi"},
+                                  NamedFamily{"phi1", "phi"},
+                                  NamedFamily{"t5", "t5"},
+                                  NamedFamily{"bert", "bert"},
+                                  NamedFamily{"gpt2", "gpt2"},
+                                  NamedFamily{"phi4", "phi3"},
+                                  NamedFamily{"codellama", "llama"},
+                                  NamedFamily{"tinyllama", "llama"},
+                                  NamedFamily{"smollm", "llama"},
+                                  NamedFamily{"vicuna", "llama"},
+                                  NamedFamily{"openllama", "llama"},
+                                  NamedFamily{"deepseekllm", "llama"},
+                                  NamedFamily{"qwen25", ""},
+                                  NamedFamily{"qwen2", "qwen2"},
+                                  NamedFamily{"qwen15", "qwen2"},
+                                  NamedFamily{"deepseekcoder", "llama"},
+                                  NamedFamily{"solar", "llama"},
+                                  NamedFamily{"codestral", "mistral"},
+                                  NamedFamily{"seedoss", "seed_oss"}};
 
 // What is known of the family that a name begins with; nothing of one that is not listed.
 std::optional<UnknownModel> of_known_family(const std::string& name) {
@@ -84,14 +112,15 @@ std::optional<UnknownModel> of_known_family(const std::string& name) {
   if (family == kFamilies.end() || family->model_type.empty()) return std::nullopt;
   const MissingFeatures missing = missing_for(family->model_type);
   if (missing.what.empty())
-    return UnknownModel{"", fmt::format("no preset has this model; its config.json is read (model_type {}): --model FILE",
-                                        family->model_type)};
-  return UnknownModel{", of a family that is not modelled",
-                      fmt::format("it needs {}{}", missing.what,
-                                  missing.costs_like_llama
-                                      ? ". Nearly free: to plan it, state its sizes in a config.json of "
-                                        "model_type llama, which has the same parameters"
-                                      : "")};
+    return UnknownModel{
+        "", fmt::format("no preset has this model; its config.json is read (model_type {}): --model FILE",
+                        family->model_type)};
+  return UnknownModel{
+      ", of a family that is not modelled",
+      fmt::format("it needs {}{}", missing.what,
+                  missing.costs_like_llama ? ". Nearly free: to plan it, state its sizes in a config.json of "
+                                             "model_type llama, which has the same parameters"
+                                           : "")};
 }
 
 // Parameters that a name states, "llama-300b" and "1.3B", in billions; nothing of "llama-3" or "b200".

@@ -38,6 +38,17 @@ Evidence evidence_of(const Asking& a, const ParallelPlan& plan) {
       .of(a.question().stack.name, a.question().cluster.device.generation, plan);
 }
 
+// What the answer rests on beside what was asked: all notes but those of an import, which stand there already, and how far from
+// measured runs it is, which the evidence says.
+std::vector<std::string> assumptions(const Question& q) {
+  std::vector<std::string> out;
+  for (const std::string& note : q.notes)
+    if (!note.starts_with("far from any measured run") &&
+        !(q.from && std::ranges::count(q.from->notes, note) > 0))
+      out.push_back(note);
+  return out;
+}
+
 std::string found_text(const Asking& a, const SearchReport& report) {
   return fmt::format(
              "found: {} layouts, {} simulated in {}; none on the search grid is faster than {:.3f} s{}.",
@@ -123,6 +134,8 @@ void print_recommendation(const Asking& a, const Recommendation& r, const Search
       evidence_text(evidence_of(a, plan), a.question().stack.name, a.question().cluster.device.generation));
   if (a.question().from)
     for (const std::string& note : a.question().from->notes) say(head, "note: " + note);
+  const std::vector<std::string> assumed = assumptions(a.question());
+  for (const std::string& note : assumed) say(head, "note: " + note);
   head << '\n';
   say(tail, found_text(a, report));
   const std::string asked = a.options.output.empty()
@@ -130,7 +143,7 @@ void print_recommendation(const Asking& a, const Recommendation& r, const Search
                                 : " --plan " + a.options.output;
   if (!a.options.output.empty()) tail << "written: " << a.options.output << '\n';
   tail << command_lines(a.session.terminal.columns, "next: ", "sextant explain" + asked);
-  const std::size_t notes = a.question().notes.size();
+  const std::size_t notes = a.question().notes.size() - assumed.size();
   say(tail, fmt::format("      --details prints the ranking{} and why others lost; -o FILE keeps the plan",
                         notes == 0 ? "" : fmt::format(", {} note{}", notes, notes == 1 ? "" : "s")));
 
