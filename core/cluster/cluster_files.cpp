@@ -152,13 +152,49 @@ ShortForm parse_short_form(const std::string& text) {
   return out;
 }
 
+// "h200" of "H200-SXM": the product, and what else a name says, in small letters.
+std::vector<std::string> parts_of_name(const std::string& device) {
+  std::vector<std::string> words(1);
+  for (const char c : lower(device))
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      words.back() += c;
+    else if (!words.back().empty())
+      words.emplace_back();
+  if (words.size() > 1 && words.back().empty()) words.pop_back();
+  return words;
+}
+
+// The preset of the product that a name begins with, in the form and with the memory that its other words say: "h200-sxm" is h200,
+// "h100-80gb-pcie" is h100-pcie. Empty: there is none, or the name says more.
+std::string namesake(const std::string& device, const fs::path& presets) {
+  const std::vector<std::string> words = parts_of_name(device);
+  std::string name = words[0], memory;
+  if (!find_preset(presets, "devices", name)) return "";
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (std::isdigit(static_cast<unsigned char>(word[0])) != 0 && memory.empty())
+      memory = word.ends_with("g") ? word + "b" : word;
+    else if (const std::string form = fmt::format("{}-{}", name, word); find_preset(presets, "devices", form))
+      name = form;
+    else if (!word.starts_with("sxm") && word != "hbm3")
+      return "";
+  }
+  if (memory.empty()) return name;
+  if (const std::string sized = fmt::format("{}-{}", name, memory); find_preset(presets, "devices", sized))
+    return sized;
+  return lower(find_preset(presets, "devices", name)->stem().string()).ends_with("-" + memory) ? name : "";
+}
+
 // A product without a preset: by which one to describe it, and how.
-std::string how_to_describe(const std::string& device, const std::string& counts) {
+std::string how_to_describe(const std::string& device, const std::string& counts, const fs::path& presets) {
   if (const std::string_view gpus = gpus_of_machine(device); !gpus.empty())
     return fmt::format(
         "{} is a machine of {} GPUs: --cluster NODESx{}, with its network behind @ (sextant presets fabrics)",
         device, gpus, gpus);
-  const NearestDevice near = nearest_device(device);
+  NearestDevice near = nearest_device(device);
+  const std::string product = parts_of_name(device)[0];
+  if (near.of_generation && find_preset(presets, "devices", product))
+    near.preset = product, near.pcie = false;
   const std::string by =
       near.of_generation ? fmt::format("Describe it by one of its generation, {}", near.generation)
       : near.generation.empty()
@@ -231,14 +267,16 @@ ClusterSpec from_short_form(const std::string& what, const ShortForm& form, cons
     const std::string other = other_spelling(what, presets);
     const std::string near = nearest_preset(presets, {"clusters", "devices"}, form.device);
     const std::string prefix = what.substr(0, what.size() - form.device.size());
+    const std::string same = namesake(form.device, presets);
     const bool slip = !near.empty() && gpus_of_machine(form.device).empty() &&
                       (same_product(form.device, near) || find_preset(presets, "clusters", near));
     throw ConfigError(
         Problem{"", "", fmt::format("\"{}\"", what),
                 "a cluster preset, nodes x GPUs x device (8x8xh100), or a JSON file",
                 !other.empty() ? fmt::format("did you mean {}{}{}?", other, fabric.empty() ? "" : "@", fabric)
-                : slip         ? fmt::format("did you mean {}{}?", prefix, near)
-                               : how_to_describe(form.device, prefix)});
+                : !same.empty() ? fmt::format("did you mean {}{}?", prefix, same)
+                : slip          ? fmt::format("did you mean {}{}?", prefix, near)
+                                : how_to_describe(form.device, prefix, presets)});
   }
   if (!fabric.empty()) cluster["fabric"] = fabric;
   json whole = resolve(cluster, presets);
@@ -247,8 +285,9 @@ ClusterSpec from_short_form(const std::string& what, const ShortForm& form, cons
   int nodes = whole.value("nodes", 1), gpus = usual;
   if (form.counts.size() == 2) nodes = form.counts[0], gpus = form.counts[1];
   if (form.counts.size() == 1) {
-    // Of a cloud's machines, each is a node.
-    const bool machines = lower(form.device).ends_with("xlarge");
+    // Of a cloud's machines, and NVIDIA's, each is a node.
+    const std::string machine = lower(form.device);
+    const bool machines = machine.ends_with("xlarge") || machine.starts_with("dgx-");
     const int total = machines ? form.counts[0] * usual : form.counts[0];
     nodes = std::max(1, total / usual);
     gpus = std::min(total, usual);

@@ -53,7 +53,28 @@ bool names_product(std::string_view words) {
   }
 }
 
+namespace {
+
+// The digits of the first word that begins with `begins` and goes on with them to its end, or to "g" or "gb": "80" of
+// "a100-80gb", "72" of "gb200-nvl72" with "nvl".
+std::string number_in(std::string_view name, std::string_view begins) {
+  for (const std::string& word : words_of(name)) {
+    if (!word.starts_with(begins)) continue;
+    const std::string rest = word.substr(begins.size());
+    const std::size_t end = std::min(rest.find_first_not_of("0123456789"), rest.size());
+    const std::string unit = rest.substr(end);
+    if (end > 0 && (unit.empty() || unit == "G" || unit == "GB")) return rest.substr(0, end);
+  }
+  return "";
+}
+
+}  // namespace
+
 bool same_product(std::string_view a, std::string_view b) {
+  for (const char* begins : {"", "NVL"}) {
+    const std::string one = number_in(a, begins), other = number_in(b, begins);
+    if (!one.empty() && !other.empty() && one != other) return false;
+  }
   struct Product {
     std::string letters, digits, behind;
   };
@@ -68,6 +89,11 @@ bool same_product(std::string_view a, std::string_view b) {
   };
   const Product x = product(a), y = product(b);
   if (x.letters != y.letters || x.behind != y.behind) return false;
+  // Products of their own, though a digit would make a preset's of them.
+  constexpr std::array kShort = {"a10", "h20", "b20", "b30"};
+  for (const Product* p : {&x, &y})
+    if (x.digits != y.digits && std::ranges::find(kShort, p->letters + p->digits) != kShort.end())
+      return false;
   // A digit that was left out or typed twice.
   return x.digits == y.digits || x.digits.starts_with(y.digits) || y.digits.starts_with(x.digits);
 }

@@ -31,8 +31,8 @@ NearestDevice nearest_device(std::string_view product);
 // What a cloud calls a machine, as GPUs of it: "a3-megagpu-8g" is "8xh100". Empty: not known.
 std::string_view gpus_of_machine(std::string_view name);
 
-// Do two names differ by a slip of the keyboard or in memory and form, and not by the product? "h10" and "h100", "a100-80g" and
-// "a100-80gb" do; "gh200" and "gb200", "a10g" and "a100" are products of their own.
+// Do two names differ by a slip of the keyboard or in what one of them leaves out, and not by the product? "h10" and "h100",
+// "a100-80g" and "a100-80gb" do; "gh200" and "gb200", "a10" and "a100", "a100-120gb" and "a100-40gb" are products of their own.
 bool same_product(std::string_view a, std::string_view b);
 
 }  // namespace sextant

@@ -13,7 +13,8 @@ using public_question::kLlama7bOn8;
 
 // GH200 is no GB200, A10G no A100: a suggestion of another product is worse than none.
 TEST(PublicCases, AnUnknownDeviceIsDescribedNotSwapped) {
-  for (const char* cluster : {"16x4xgh200", "1x8xa10g", "1x8xrtx4090", "2x8xl40s", "1x8xmi300x"}) {
+  for (const char* cluster : {"16x4xgh200", "1x8xa10g", "1x8xrtx4090", "2x8xl40s", "1x8xmi300x", "1x8xa10",
+                              "1x8xh20-141gb", "1x8xa100-120gb", "1x8xgb200-nvl4", "1x8xb200-nvl72"}) {
     const Called c = call({"simulate", "--model", "llama-3-8b", "--cluster", cluster, "--plan", "z3.mbs1"},
                           kUnlimitedColumns);
     EXPECT_EQ(c.code, ExitCode::usage) << cluster;
@@ -25,6 +26,8 @@ TEST(PublicCases, AnUnknownDeviceIsDescribedNotSwapped) {
        {std::pair{"16x4xgh200", "one of its generation, Hopper: --cluster 16x4xh100 "},
         {"1x8xa10g", "one of its generation, Ampere: --cluster 1x8xa100-80gb "},
         {"1x8xa6000", "one of its generation, Ampere: --cluster 1x8xa100-80gb "},
+        {"1x8xa10", "one of its generation, Ampere: --cluster 1x8xa100-80gb "},
+        {"1x8xh20-141gb", "one of its generation, Hopper: --cluster 1x8xh20 "},
         {"1x8xb100", "one of its generation, Blackwell: --cluster 1x8xb200 "},
         {"1x8xrtx4090", "None is of its generation, Ada Lovelace"},
         {"1x8xl40s", "None is of its generation, Ada Lovelace"},
@@ -34,7 +37,11 @@ TEST(PublicCases, AnUnknownDeviceIsDescribedNotSwapped) {
                           kUnlimitedColumns),
                      by))
         << typed;
-  for (const auto& [typed, meant] : {std::pair{"1x8xh10", "1x8xh100"}, {"1x8xa100-80g", "1x8xa100-80gb"}})
+  for (const auto& [typed, meant] : {std::pair{"1x8xh10", "1x8xh100"},
+                                     {"1x8xa100-80g", "1x8xa100-80gb"},
+                                     {"1x8xh200-sxm", "1x8xh200"},
+                                     {"1x8xh100-80gb-pcie", "1x8xh100-pcie"},
+                                     {"1x8xa100-sxm-40gb", "1x8xA100-SXM4-40GB"}})
     EXPECT_TRUE(says(call({"simulate", "--model", "llama-3-8b", "--cluster", typed, "--plan", "z3.mbs1"},
                           kUnlimitedColumns),
                      std::string("did you mean ") + meant))
