@@ -278,7 +278,9 @@ NcclTable parse_nccl_table(std::string_view bytes, const std::string& file,
     text = j.value("args", nlohmann::json::array())
                .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   } else if (const auto first = as_written.find_first_not_of(" \t\r\n");
-             first != std::string_view::npos && as_written[first] == '{') {
+             first != std::string_view::npos && as_written[first] == '{' &&
+             // An object a line is how containers log: Docker's {"log":"#  Rank  0 ...\n","stream":"stdout"}.
+             !json_or_discarded(as_written.substr(first, as_written.find('\n', first) - first)).is_object()) {
     throw ConfigError(
         Problem{file, "", "JSON that ends early", "the whole file that -J of nccl-tests writes", ""});
   } else {

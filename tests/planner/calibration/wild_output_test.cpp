@@ -252,6 +252,12 @@ TEST(WildTables, RowsAreFoundBehindAnything) {
     EXPECT_DOUBLE_EQ(table.samples[1].time_s, 2094e-6);
     EXPECT_EQ(table.kind, CollectiveKind::all_reduce) << before;
   }
+  // Docker's json-file driver writes an object a line; one that is cut is the other form's, -J.
+  std::string docker;
+  for (const std::string& line : all)
+    docker += R"({"log":")" + line + R"(\n","stream":"stdout","time":"2024-02-03T12:00:00.1Z"})" + "\n";
+  EXPECT_EQ(parse_nccl_table(docker, "t.txt").samples.size(), 2u);
+  EXPECT_THROW(parse_nccl_table(docker.substr(0, 40), "t.txt"), ConfigError);
 }
 
 // mpirun tags each part of a line that is written by itself.
