@@ -47,6 +47,11 @@ std::string training_time_text(const std::string& tokens, const TrainingSpec& tr
       t.usd ? fmt::format(", {} USD", whole(*t.usd)) : "");
 }
 
+std::string training_days_text(const std::string& tokens, const TrainingSpec& training,
+                               const ClusterSpec& cluster, const ParallelPlan& plan, const Prediction& p) {
+  return fmt::format("{:.1f}", training_time(tokens, training, cluster, plan, p).days);
+}
+
 nlohmann::ordered_json training_time_json(const std::string& tokens, const TrainingSpec& training,
                                           const ClusterSpec& cluster, const ParallelPlan& plan,
                                           const Prediction& p) {

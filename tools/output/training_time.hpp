@@ -16,6 +16,10 @@ namespace sextant {
 std::string training_time_text(const std::string& tokens, const TrainingSpec&, const ClusterSpec&,
                                const ParallelPlan&, const Prediction&);
 
+// The days alone, "326.8", for a table.
+std::string training_days_text(const std::string& tokens, const TrainingSpec&, const ClusterSpec&,
+                               const ParallelPlan&, const Prediction&);
+
 // "tokens", "days", "days_lower", "days_upper", "gpu_hours", "usd" (null where the cluster states no price).
 nlohmann::ordered_json training_time_json(const std::string& tokens, const TrainingSpec&, const ClusterSpec&,
                                           const ParallelPlan&, const Prediction&);

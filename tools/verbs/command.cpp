@@ -80,6 +80,7 @@ std::string said_otherwise(const std::string& flag, const CLI::App& app) {
       Other{"fp8", "--precision", "--precision"},
       Other{"mixedprecision", "--precision", "--precision"},
       Other{"config", "--from", "--from, for the file of another framework"},
+      Other{"pricepergpuhour", "--set", "--set device.price_usd_per_hour=2.5"},
       Other{"framework", "--stack", "--stack"},
       Other{"framework", "--to", "--to, the framework that it is written for"},
       Other{"target", "--to", "--to, the framework that it is written for"},

@@ -8,6 +8,7 @@
 
 #include "planner/answers/scale.hpp"
 #include "tools/output/layout_table.hpp"
+#include "tools/output/training_time.hpp"
 #include "tools/terminal/bar.hpp"
 #include "tools/verbs/plan_answers.hpp"
 
@@ -92,6 +93,8 @@ ExitCode answer_curve(const Asking& a) {
   if (fails) after.push_back({"goodput %", Align::right, lasting ? 0 : 3});
   if (fails) after.push_back({"lasting tok/s", Align::right, lasting ? 0 : 3});
   if (priced) after.push_back({"$/M tokens", Align::right, cheap ? 0 : 3});
+  const std::string& tokens = a.options.tokens;
+  if (!tokens.empty()) after.push_back({fmt::format("days of {}", tokens), Align::right, 0});
   constexpr int kRateColumns = 10;  // of a bar as long as that of the fastest size
   double fastest = 0;
   for (const ScalePoint& point : points)
@@ -113,6 +116,8 @@ ExitCode answer_curve(const Asking& a) {
       cells.push_back(fmt::format("{:.0f}", g->tokens_per_s));
     }
     if (priced) cells.push_back(fmt::format("{:.4f}", best.prediction.usd_per_million_tokens));
+    if (!tokens.empty())
+      cells.push_back(training_days_text(tokens, q.training, q.cluster, best.plan, best.prediction));
     table.add({gpus}, best, cells, &point == chosen);
   }
   a.say_question();

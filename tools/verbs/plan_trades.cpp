@@ -9,6 +9,7 @@
 #include "planner/answers/robust_plans.hpp"
 #include "planner/answers/scale.hpp"
 #include "tools/output/layout_table.hpp"
+#include "tools/output/training_time.hpp"
 #include "tools/verbs/plan_answers.hpp"
 
 namespace sextant {
@@ -117,12 +118,21 @@ ExitCode answer_front(const Asking& a) {
     j["objective"] = a.options.objective, j["pareto"] = Json::array();
     j.update(report_json(found.report));
     j["exact"] = found.exact;
-    for (const RankedPlan& r : found.plans) j["pareto"].push_back(ranked_json(r));
+    for (const RankedPlan& r : found.plans) j["pareto"].push_back(ranked_json(a, r));
     print_json(a.session, "plan", j);
     return finished(a, true);
   }
-  LayoutTable table({}, {{"slower %"}});
-  for (const RankedPlan& r : found.plans) table.add({}, r, {slower_text(r, &r == &found.plans.front())});
+  const std::string& tokens = a.options.tokens;
+  std::vector<Column> after = {{"slower %"}};
+  if (!tokens.empty()) after.push_back({fmt::format("days of {}", tokens), Align::right, 0});
+  LayoutTable table({}, after);
+  for (const RankedPlan& r : found.plans) {
+    std::vector<std::string> cells = {slower_text(r, &r == &found.plans.front())};
+    if (!tokens.empty())
+      cells.push_back(
+          training_days_text(tokens, a.question().training, a.question().cluster, r.plan, r.prediction));
+    table.add({}, r, cells);
+  }
   a.say_question();
   a.out() << '\n' << table.render(a.session.terminal, a.session.common.wide) << '\n';
   a.say(

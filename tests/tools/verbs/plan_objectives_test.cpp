@@ -106,6 +106,47 @@ TEST(Plan, LessMemoryCostsTime) {
   EXPECT_EQ(lean.at("space"), front.at("space"));
 }
 
+// What an answer rests on is on its first screen: sequences beyond a model's positions, what a stack assumes.
+TEST(Plan, TheFirstAnswerSaysWhatItAssumes) {
+  const auto notes = [](const Words& more) {
+    const Called c = call(Words{"plan", "--model", "llama-2-7b", "--cluster", "1x8xa100-80gb", "--fix",
+                                "tp=1,pp=1,cp=1,mbs=1,z=3", "--global-batch", "64"} +
+                              more,
+                          kUnlimitedColumns);
+    EXPECT_EQ(c.code, ExitCode::ok) << c.err;
+    const std::size_t at = c.out.find("note: ");
+    return at == std::string::npos ? "" : c.out.substr(at);
+  };
+  EXPECT_TRUE(notes({"--seq-len", "8192"}).find("go beyond the 4096 positions") != std::string::npos);
+  EXPECT_EQ(notes({"--seq-len", "4096"}), "");
+  EXPECT_TRUE(notes({"--seq-len", "4096", "--stack", "torchtitan"}).find("blocks are taken as compiled") !=
+              std::string::npos);
+}
+
+// Wherever layouts are listed.
+TEST(Plan, TokensAreDaysInEveryTable) {
+  const Words asked = {"plan",
+                       "--model",
+                       "llama-2-7b",
+                       "--cluster",
+                       "2x8xa100-80gb",
+                       "--fix",
+                       "tp=1,pp=1,cp=1,oo=0,ao=0",
+                       "--global-batch",
+                       "64"};
+  for (const Words& list : {Words{"--scale", "8,16"}, Words{"--pareto"}}) {
+    const Called days = call(asked + list + Words{"--tokens", "1T"}, kUnlimitedColumns);
+    ASSERT_EQ(days.code, ExitCode::ok) << days.err;
+    EXPECT_TRUE(says(days, "days of 1T")) << days.out;
+    EXPECT_FALSE(says(call(asked + list, kUnlimitedColumns), "days of"));
+  }
+  const auto front =
+      nlohmann::json::parse(call(asked + Words{"--pareto", "--tokens", "1T", "--json"}).out).at("pareto");
+  for (const auto& one : front)
+    EXPECT_NEAR(one.at("training").at("days").get<double>(),
+                1e12 / one.at("tokens_per_s").get<double>() / 86400, 0.01);
+}
+
 // What is said of the least holds for the table above it, and for smaller layouts than the fast search looks at.
 TEST(Plan, NothingIsLeanerThanTheLeanest) {
   const std::vector<std::string> question = {"--model",        "llama-2-13b", "--cluster", "8x8xa100-80gb",

@@ -132,15 +132,6 @@ TEST(PublicCases, SequencesBeyondThePositionsAreRemarkedOn) {
   EXPECT_TRUE(says(ask("llama-2-7b", "32768"),
                    "sequences of 32768 tokens go beyond the 4096 positions of llama-2-7b"));
   EXPECT_FALSE(says(ask("llama-2-7b", "4096"), "go beyond"));
-  // plan's first answer, too, as what a stack assumes.
-  const auto planned = [](const Words& more) {
-    return call(
-        Words{"plan", "--fix", "tp=1,pp=1,cp=1,mbs=1,z=3", "--global-batch", "64"} + kLlama7bOn8 + more,
-        kUnlimitedColumns);
-  };
-  EXPECT_TRUE(says(planned({"--seq-len", "8192"}), "go beyond the 4096 positions"));
-  EXPECT_FALSE(says(planned({"--seq-len", "4096"}), "note:"));
-  EXPECT_TRUE(says(planned({"--seq-len", "4096", "--stack", "torchtitan"}), "blocks are taken as compiled"));
   EXPECT_FALSE(says(ask("llama-3.1-8b", "131072"), "go beyond"));
 }
 
