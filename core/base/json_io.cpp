@@ -1,6 +1,9 @@
 #include "core/base/json_io.hpp"
 
 #include <set>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -138,6 +141,16 @@ json& item_of(json& list, const std::string& index, const std::string& path) {
   return list[i];
 }
 
+// What a file's name says that it holds, where that is another format; its text may be JSON all the same.
+std::string_view other_format(std::string_view file) {
+  constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
+      {".toml", "TOML"}, {".yaml", "YAML"}, {".yml", "YAML"},           {".ini", "INI"},
+      {".csv", "CSV"},   {".py", "Python"}, {".sh", "a shell's script"}};
+  for (const auto& [end, format] : kFormats)
+    if (file.ends_with(end)) return format;
+  return "";
+}
+
 }  // namespace
 
 json parse_json(std::string_view text, const std::string& file) {
@@ -149,6 +162,11 @@ json parse_json(std::string_view text, const std::string& file) {
   if (const std::size_t nul = text.find('\0'); nul != text.npos)
     throw ConfigError(Problem{file, "", fmt::format("a NUL byte at {}", nul), "JSON in UTF-8",
                               "the file is damaged, or in UTF-16"});
+  if (const std::string_view format = other_format(file);
+      !format.empty() && text[text.find_first_not_of(" \t\r\n")] != '{')
+    throw ConfigError(
+        Problem{file, "", std::string(format), "JSON",
+                "configurations of training frameworks go to --from of plan, simulate and explain"});
   Watch watch(file);
   json::sax_parse(text.begin(), text.end(), &watch, json::input_format_t::json, /*strict=*/true,
                   /*ignore_comments=*/true);

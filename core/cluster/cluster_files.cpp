@@ -180,7 +180,7 @@ std::string namesake(const std::string& device, const fs::path& presets) {
       return "";
   }
   if (memory.empty()) return name;
-  if (const std::string sized = fmt::format("{}-{}", name, memory); find_preset(presets, "devices", sized))
+  if (std::string sized = fmt::format("{}-{}", name, memory); find_preset(presets, "devices", sized))
     return sized;
   return lower(find_preset(presets, "devices", name)->stem().string()).ends_with("-" + memory) ? name : "";
 }

@@ -247,6 +247,24 @@ TEST(ShallowJson, DeepTextIsDiscarded) {
   EXPECT_TRUE(json_or_discarded("iteration 1 | loss 2").is_discarded());
 }
 
+// No position in a syntax that is another one's.
+TEST(JsonIo, OtherFormatsAreNamed) {
+  const auto refusal = [](const char* text, const char* file) -> std::string {
+    try {
+      parse_json(text, file);
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return "read";
+  };
+  EXPECT_NE(refusal("[parallelism\n", "t.toml").find("t.toml: found TOML, expected JSON"), std::string::npos)
+      << refusal("[parallelism\n", "t.toml");
+  EXPECT_NE(refusal("tp: 2\n", "n.yaml").find("found YAML, expected JSON"), std::string::npos);
+  EXPECT_NE(refusal("tp: 2\n", "n.yaml").find("--from"), std::string::npos);
+  EXPECT_EQ(refusal(R"( {"tp": 2})", "n.yaml"), "read");
+  EXPECT_NE(refusal("tp: 2\n", "n.json").find("syntax error"), std::string::npos);
+}
+
 TEST(JsonIo, SyntaxErrorsHaveLineAndColumn) {
   EXPECT_EQ(problems_of("{\n  \"gpus\": 8,,\n}").find("m.json: line 2, column 13: syntax error"), 0U)
       << problems_of("{\n  \"gpus\": 8,,\n}");
