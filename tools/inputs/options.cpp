@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -23,6 +25,19 @@ namespace {
   throw UsageError(to_string(Problem{flags, "", value, expected, ""}) + (hint.empty() ? "" : "\n  " + hint));
 }
 
+// "8k" and "4M", as people write sequence lengths, and batches by their tokens.
+std::string in_digits(const std::string& text, std::string_view unit) {
+  std::int64_t n = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  const std::string_view suffix(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  constexpr std::int64_t kLargest = 1 << 20;
+  if (error != std::errc{} || n < 1 || n > kLargest || (suffix != "k" && suffix != "K" && suffix != "M"))
+    return "";
+  if (unit == "tokens") return fmt::format("{} is written {}", text, n * (suffix == "M" ? 1 << 20 : 1 << 10));
+  return unit == "sequences" ? fmt::format("a batch of {} tokens has {} / --seq-len sequences", text, text)
+                             : "";
+}
+
 template <class T>
 void add_any_number(CLI::App& app, const OptionRecord& record, T& target, std::string_view kind) {
   const auto parse = [record, &target, kind](const CLI::results_t& results) {
@@ -34,7 +49,8 @@ void add_any_number(CLI::App& app, const OptionRecord& record, T& target, std::s
         number < record.min || number > record.max)
       refuse(record, text.empty() ? "nothing" : text,
              fmt::format("{} {}from {} to {}", kind, *record.unit ? fmt::format("({}) ", record.unit) : "",
-                         record.min, record.max));
+                         record.min, record.max),
+             in_digits(text, record.unit));
     target = value;
     return true;
   };

@@ -264,6 +264,13 @@ TEST(PublicWords, SlipsAndSizesLeadOn) {
 }
 
 TEST(PublicWords, UnitsThatLookAlikeAreTold) {
+  const auto with = [](const char* option, const char* value) {
+    return call(Words{"simulate", "--plan", "z1.mbs1", option, value} + kLlama7bOn8, kUnlimitedColumns);
+  };
+  EXPECT_TRUE(says(with("--seq-len", "8k"), "8k is written 8192"));
+  EXPECT_TRUE(says(with("--seq-len", "128K"), "128K is written 131072"));
+  EXPECT_TRUE(says(with("--global-batch", "4M"), "a batch of 4M tokens has 4M / --seq-len sequences"));
+  EXPECT_FALSE(says(with("--seq-len", "8kb"), "is written"));
   for (const auto& [setting, meant] : {std::pair{"fabric.bandwidth_Gbps=400", "400 Gb/s are 50 GB/s"},
                                        {"node.nic_bandwidth_Gbps=400", "did you mean nic_bandwidth_GBps?"},
                                        {"device.memory_GB=80", "did you mean memory_GiB?"},
