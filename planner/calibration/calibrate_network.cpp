@@ -99,6 +99,8 @@ double bus_GBps(const NcclTable& table, const NcclSample& sample) {
 }
 
 constexpr double kLeastShare = 0.3, kMostShare = 1.1;
+// Between nodes: a network of half the rate reaches at most half of what is stated.
+constexpr double kLeastShareAcross = 0.55;
 
 // Why links carry so little of what they are stated to, or more, in the order of how often.
 std::string usual_causes(bool across, double share, int nics) {
@@ -112,6 +114,10 @@ std::string usual_causes(bool across, double share, int nics) {
     return "usual causes: PCIe in place of NVLink (nvidia-smi topo -m shows PIX, PHB or SYS), "
            "NCCL_P2P_DISABLE=1 or IOMMU/ACS "
            "that turn peer-to-peer off (NCCL_DEBUG=INFO shows 'via SHM'), another job on these GPUs";
+  if (share >= kLeastShare)
+    return "usual causes: a network of half the rate (--cluster NxGxDEVICE@FABRIC names it; sextant presets "
+           "fabrics), half of the NICs in use (NCCL_IB_HCA; 'NET/IB : Using' lists them), no GPUDirect RDMA, "
+           "or a network that other jobs shared";
   const bool one_nic = nics > 1 && share < 1.5 / nics;
   return fmt::format(
       "usual causes: {}NCCL on the wrong interface (NCCL_DEBUG=INFO shows 'Using network Socket', or "
@@ -128,8 +134,9 @@ std::string usual_causes(bool across, double share, int nics) {
 std::optional<std::string> odd_rate(const NcclTable& table, const NetworkFit& fit,
                                     const ClusterSpec& cluster) {
   const double share = fit.share_of_stated;
-  if (share <= 0 || (share >= kLeastShare && share <= kMostShare)) return std::nullopt;
   const bool across = !fit.fabric.empty();
+  if (share <= 0 || (share >= (across ? kLeastShareAcross : kLeastShare) && share <= kMostShare))
+    return std::nullopt;
   const std::string links =
       across ? fmt::format("{} ({} NICs of {:g} GB/s a node)", fit.fabric, cluster.node.nics,
                            cluster.node.nic_bandwidth.v / 1e9)

@@ -299,6 +299,9 @@ TEST_F(PublicLogs, TablesFarFromTheRateThatIsStated) {
   }
   const Called half = table(2, 8, a100, "", "2x8xa100-80gb@hdr-8x200", 40000);
   EXPECT_TRUE(says(half, "few of the 8 NICs")) << half.err;
+  // A table of another network, of half the rate.
+  const Called other = table(2, 8, a100, "", "2x8xa100-80gb@hdr-8x200", 23000);
+  EXPECT_TRUE(says(other, "a network of half the rate")) << other.err;
   const Called more = table(2, 8, a100, "", "2x8xa100-80gb@hdr-2x200", 30000);
   EXPECT_TRUE(says(more, "another fabric than --cluster states")) << more.err;
   const Called inside = table(1, 8, a100, "", "1x8xa100-80gb", 60000);
