@@ -165,9 +165,11 @@ def kill(t: Trial) -> None:
 
 
 def changes(t: Trial) -> None:
-    events = "".join(f"step {20 + 60 * i} rank {i} compute x4 until {50 + 60 * i}\n" for i in range(5))
-    run = t.run(t.question(t.one_node, 32), 330, events, ("--adapt", "--adapt-budget", 0, "--no-save"))
-    whole = t.run(t.question(t.one_node, 32), 330, more=("--no-save",))
+    times = 8
+    steps = 60 * times + 30
+    events = "".join(f"step {20 + 60 * i} rank {i} compute x4 until {50 + 60 * i}\n" for i in range(times))
+    run = t.run(t.question(t.one_node, 32), steps, events, ("--adapt", "--adapt-budget", 0, "--no-save"))
+    whole = t.run(t.question(t.one_node, 32), steps, more=("--no-save",))
     made = sum(d.get("kind") in ("change", "go_back") for d in lines(run / "adaptation.jsonl"))
     off = max(abs(a / b - 1) for a, b in zip(losses(run), losses(whole)))
     t.say(f"loss over {made} changes against none", f"{off:.1e}", "10; <= 1e-3", made >= 10 and off <= 1e-3)

@@ -41,9 +41,13 @@ void settle(const AdaptOptions& o, RunningOptions& running) {
   if (!o.asked()) return;
   if (!o.inject.empty() && !o.emulate)
     throw UsageError("--inject acts on an emulated cluster: add --emulate");
-  if (running.device != "cpu")
-    throw ConfigError(Problem{"--device", "", running.device, "cpu with --adapt or --emulate",
-                              "a change of layout has not been tried on GPUs yet"});
+  if (o.emulate && running.device != "cpu")
+    throw ConfigError(Problem{"--device", "", running.device, "cpu with --emulate",
+                              "GPUs compute as fast as they are; --adapt alone acts on them"});
+  if (o.adapt && running.cuda_graphs == "on")
+    throw UsageError(
+        "--adapt looks at every operation of every step, which graphs do not show: leave --cuda-graphs on "
+        "out");
   if (o.emulate) running.shaped = true;
 }
 
