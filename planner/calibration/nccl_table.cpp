@@ -203,6 +203,14 @@ class ListedRanks {
   std::set<int> seen_;
 };
 
+// What the driver calls a rank's device. A collective is as fast as its slowest rank, and no cluster file has two kinds.
+void add_device(std::string_view name, NcclTable& table) {
+  if (table.device.empty()) table.device = std::string(name);
+  if (name != table.device)
+    throw ConfigError(Problem{table.file, "ranks", fmt::format("{} and {}", table.device, name),
+                              "ranks of one device", "measure the nodes of each device by themselves"});
+}
+
 void read_text_results(const std::string& text, NcclTable& table, Signs& signs) {
   std::map<std::string, int> hosts;
   ListedRanks listed(table);
@@ -213,9 +221,8 @@ void read_text_results(const std::string& text, NcclTable& table, Signs& signs) 
     if (!rank || on == std::string_view::npos || device == std::string_view::npos)
       return read_line(line, number, table, signs);
     listed.add(static_cast<int>(*rank), number);
-    if (const std::size_t bus = line.find("] ", device);
-        bus != std::string_view::npos && table.device.empty())
-      table.device = std::string(without_blanks(line.substr(bus + 2)));
+    if (const std::size_t bus = line.find("] ", device); bus != std::string_view::npos)
+      add_device(without_blanks(line.substr(bus + 2)), table);
     std::string_view host = line.substr(on + 4);
     host.remove_prefix(std::min(host.find_first_not_of(' '), host.size()));
     add_rank(std::string(host.substr(0, host.find(' '))), hosts, table);
@@ -236,7 +243,7 @@ void read_json_results(const nlohmann::json& j, NcclTable& table, Signs& signs) 
     if (!device.is_object()) continue;
     add_rank(device.value("hostname", nlohmann::json("")).dump(), hosts, table);
     const auto info = device.find("device_info");
-    if (table.device.empty() && info != device.end() && info->is_string()) table.device = *info;
+    if (info != device.end() && info->is_string()) add_device(info->get<std::string>(), table);
   }
   int row = -1;
   for (const auto& result : j.value("results", nlohmann::json::array())) {

@@ -46,6 +46,22 @@ std::string nccl_text(int nodes, double bus_GBps, double latency_us, const char*
   return text + "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 150\n";
 }
 
+// Ranks of two devices are of no cluster that can be stated.
+TEST(NcclTable, RanksOfOneDevice) {
+  std::string text = nccl_text(2, 150, 100, "sum", 2);
+  EXPECT_NO_THROW(parse_nccl_table(text, "ar.txt"));
+  const std::string a100 = "NVIDIA A100-SXM4-80GB";
+  text.replace(text.rfind(a100), a100.size(), "NVIDIA H100 80GB HBM3");
+  try {
+    parse_nccl_table(text, "ar.txt");
+    FAIL() << "two devices are taken";
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find("NVIDIA A100-SXM4-80GB and NVIDIA H100 80GB HBM3"),
+              std::string::npos)
+        << e.what();
+  }
+}
+
 // Results that the check found wrong say that the transfers were: which row, and what it says.
 TEST(NcclTable, WrongResultsAreRefusedWithTheirRow) {
   const auto error = [](const std::string& text) -> std::string {
