@@ -62,8 +62,8 @@ struct RmsnormBackwardArgs {
   TensorView bypass;   // T [rows, h]: gradient along the residual path, added to dx; no data = none
   TensorView dx;       // T [rows, h], out; may be dy or bypass
   TensorView dweight;  // A [1, h], accumulated
-  // Where x is a part of rows that were normed whole: the sum of y dy over each whole row, and its numbers. Without bypass,
-  // and only tables with `row_dots` take it.
+  // Where x is a part of rows that were normed whole: the sum of y dy over each whole row, and its numbers. Without
+  // bypass.
   TensorView dots = {};  // A [1, rows]; no data: x is all of them
   std::int64_t width = 0;
   NativeStream stream = {};
@@ -297,7 +297,7 @@ struct KernelTable {
   void (*rmsnorm_forward)(const RmsnormForwardArgs&) = nullptr;
   void (*rmsnorm_apply)(const RmsnormApplyArgs&) = nullptr;
   void (*rmsnorm_backward)(const RmsnormBackwardArgs&) = nullptr;
-  void (*row_dots)(const RowDotsArgs&) = nullptr;  // null: norms over heads of several ranks are refused
+  void (*row_dots)(const RowDotsArgs&) = nullptr;
   void (*inverse_rms)(const InverseRmsArgs&) = nullptr;
   void (*rope)(const RopeArgs&) = nullptr;
   void (*attention_forward)(const AttentionForwardArgs&) = nullptr;

@@ -23,6 +23,8 @@ KernelTable make_table(const char* name, bool reference) {
           .rmsnorm_forward = cuda::rmsnorm_forward,
           .rmsnorm_apply = cuda::rmsnorm_apply,
           .rmsnorm_backward = cuda::rmsnorm_backward,
+          .row_dots = cuda::row_dots,
+          .inverse_rms = cuda::inverse_rms,
           .rope = cuda::rope,
           .attention_forward = reference ? cuda::attention_forward_tiles : cuda::attention_forward,
           .attention_backward = reference ? cuda::attention_backward_tiles : cuda::attention_backward,

@@ -15,6 +15,8 @@ void gemm_fp8(const GemmArgs&, bool reference);
 void rmsnorm_forward(const RmsnormForwardArgs&);
 void rmsnorm_apply(const RmsnormApplyArgs&);
 void rmsnorm_backward(const RmsnormBackwardArgs&);
+void row_dots(const RowDotsArgs&);
+void inverse_rms(const InverseRmsArgs&);
 void rope(const RopeArgs&);
 void attention_forward(const AttentionForwardArgs&);  // cuDNN, the tiles where it has nothing
 void attention_backward(const AttentionBackwardArgs&);

@@ -119,11 +119,21 @@ constexpr int kNarrowThreads = kGradientThreads / 2, kNarrowBlocks = 2 * kGradie
 static_assert(kNarrowBlocks * kNarrowThreads * kWidthOf<Bfloat16> * std::int64_t{sizeof(float)} <=
               kLibraryWorkspace);
 
+// Of rows that lie on several ranks: the sums of y dy over whole rows, if any, and how many numbers a row has.
+template <class A>
+struct WholeRows {
+  const A* dots;
+  A width;
+  __device__ __forceinline__ A along(std::int64_t row, A inverse_rms) const {
+    return dots[row] * inverse_rms / width;
+  }
+};
+
 template <class T>
 __global__ void __launch_bounds__(kGradientThreads)
     rmsnorm_backward_kernel(Rows<T> x, const Accumulator<T>* inverse_rms, const T* weight, Rows<T> dy,
-                            Rows<T> bypass, Rows<T> dx, Accumulator<T>* partial, std::int64_t rows,
-                            std::int64_t cols, bool wide) {
+                            Rows<T> bypass, Rows<T> dx, Accumulator<T>* partial, WholeRows<Accumulator<T>> of,
+                            std::int64_t rows, std::int64_t cols, bool wide) {
   using A = Accumulator<T>;
   constexpr int W = kWidthOf<T>;
   extern __shared__ __align__(16) unsigned char shared_bytes[];
@@ -148,7 +158,8 @@ __global__ void __launch_bounds__(kGradientThreads)
         sum[c + i] += d * (value * r);
       }
     });
-    const A along = block_sum(projection) * r * r / static_cast<A>(cols);
+    const A here = block_sum(projection);
+    const A along = of.dots ? of.along(row, r) : here * r * r / static_cast<A>(cols);
     for_columns<W>(cols, wide, [&]<int N>(std::int64_t c) {
       const auto px = read<N>(xs + c), pw = read<N>(weight + c), pd = read<N>(dys + c);
       Pack<T, N> out;
@@ -173,8 +184,8 @@ __global__ void __launch_bounds__(kGradientThreads)
 template <class T, int K, int kThreads>
 __global__ void __launch_bounds__(kThreads, K == 1 ? 1024 / kThreads : 1)
     rmsnorm_backward_held_kernel(Rows<T> x, const Accumulator<T>* inverse_rms, const T* weight, Rows<T> dy,
-                                 Rows<T> bypass, Rows<T> dx, Accumulator<T>* partial, std::int64_t rows,
-                                 std::int64_t cols) {
+                                 Rows<T> bypass, Rows<T> dx, Accumulator<T>* partial,
+                                 WholeRows<Accumulator<T>> of, std::int64_t rows, std::int64_t cols) {
   using A = Accumulator<T>;
   constexpr int W = kWidthOf<T>;
   struct Row {
@@ -214,8 +225,9 @@ __global__ void __launch_bounds__(kThreads, K == 1 ? 1024 / kThreads : 1)
         projection = fused(both, widen(gain[k].v[i]), projection);
         sum[k][i] = fused(both, now.inverse_rms, sum[k][i]);
       }
-    const A along =
-        block_sum_by_turns(projection, turn) * now.inverse_rms * now.inverse_rms / static_cast<A>(cols);
+    const A here = block_sum_by_turns(projection, turn);
+    const A along = of.dots ? of.along(row, now.inverse_rms)
+                            : here * now.inverse_rms * now.inverse_rms / static_cast<A>(cols);
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (column(k) >= cols) continue;
@@ -259,6 +271,38 @@ __global__ void __launch_bounds__(kPartialGroups * 32)
   for (int g = 0; g < kPartialGroups; ++g) all += group_sum[g][lane];
   dweight[c] = static_cast<A>(static_cast<double>(dweight[c]) + all);
 }
+
+// out[row] = sum of a b, a block over a row. Both are read once.
+template <class T>
+__global__ void __launch_bounds__(kRowThreads)
+    row_dots_kernel(Rows<T> a, Rows<T> b, Accumulator<T>* out, std::int64_t rows, std::int64_t cols,
+                    bool wide) {
+  using A = Accumulator<T>;
+  int turn = 0;
+  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {
+    A sum = 0;
+    for_columns<kWidthOf<T>>(cols, wide, [&]<int N>(std::int64_t c) {
+      const auto x = read<N>(a(row) + c), y = read<N>(b(row) + c);
+#pragma unroll
+      for (int i = 0; i < N; ++i) sum += widen(x.v[i]) * widen(y.v[i]);
+    });
+    sum = block_sum_by_turns(sum, turn);
+    if (threadIdx.x == 0) out[row] = sum;
+  }
+}
+
+template <class A>
+struct InverseRms {
+  static constexpr int kWidth = kWidthOf<A>;
+  A *x, width, eps;
+  template <int W>
+  __device__ void element(std::int64_t, std::int64_t c) const {
+    auto y = read<W>(x + c);
+#pragma unroll
+    for (int i = 0; i < W; ++i) y.v[i] = A(1) / root(y.v[i] / width + eps);
+    write(x + c, y);
+  }
+};
 
 template <class T>
 Rows<T> rows_or_none(const TensorView& x) {
@@ -313,7 +357,8 @@ void rmsnorm_apply(const RmsnormApplyArgs& g) {
 
 void rmsnorm_backward(const RmsnormBackwardArgs& g) {
   same_extents(g.x, g.dy, "rmsnorm: extents disagree"), same_extents(g.x, g.dx, "rmsnorm: extents disagree");
-  SEXTANT_CHECK(g.dweight.cols == g.x.cols && g.inverse_rms.cols == g.x.rows && g.weight.cols == g.x.cols,
+  SEXTANT_CHECK(g.dweight.cols == g.x.cols && g.inverse_rms.cols == g.x.rows && g.weight.cols == g.x.cols &&
+                    (!g.dots.data || (g.dots.cols == g.x.rows && g.width >= g.x.cols && !g.bypass.data)),
                 "rmsnorm: extents disagree");
   if (g.x.elements() == 0) return;
   with_type(g.x.dtype, [&]<class T>() {
@@ -329,7 +374,9 @@ void rmsnorm_backward(const RmsnormBackwardArgs& g) {
       kernel<<<static_cast<unsigned>(blocks), narrow ? kNarrowThreads : kGradientThreads,
                static_cast<std::size_t>(shared), s.stream>>>(
           rows_of<T>(g.x), g.inverse_rms.row<A>(), g.weight.row<T>(), rows_of<T>(g.dy),
-          rows_or_none<T>(g.bypass), rows_of<T>(g.dx), partial, g.x.rows, g.x.cols, more...);
+          rows_or_none<T>(g.bypass), rows_of<T>(g.dx), partial,
+          WholeRows<A>{g.dots.data ? g.dots.row<A>() : nullptr, static_cast<A>(g.width)}, g.x.rows, g.x.cols,
+          more...);
       check_launch("rmsnorm backward");
     };
     if (narrow) {
@@ -349,6 +396,26 @@ void rmsnorm_backward(const RmsnormBackwardArgs& g) {
         partial, blocks, g.x.cols, g.dweight.row<A>());
     check_launch("rmsnorm weight gradient");
   });
+}
+
+void row_dots(const RowDotsArgs& g) {
+  same_extents(g.a, g.b, "dots of rows: extents disagree");
+  SEXTANT_CHECK(g.out.cols == g.a.rows, "dots of rows: extents disagree");
+  if (g.a.rows == 0) return;
+  with_type(g.a.dtype, [&]<class T>() {
+    row_dots_kernel<T><<<row_blocks(g.a.rows), kRowThreads, 0, stream_of(g.stream).stream>>>(
+        rows_of<T>(g.a), rows_of<T>(g.b), g.out.row<Accumulator<T>>(), g.a.rows, g.a.cols,
+        all_aligned(g.a, g.b));
+    check_launch("dots of rows");
+  });
+}
+
+void inverse_rms(const InverseRmsArgs& g) {
+  const auto launch = [&]<class A>() {
+    map(stream_of(g.stream), InverseRms<A>{g.x.row<A>(), static_cast<A>(g.width), static_cast<A>(g.eps)}, 1,
+        0, g.x.cols, aligned(g.x), "inverse rms");
+  };
+  g.x.dtype == Dtype::fp64 ? launch.template operator()<double>() : launch.template operator()<float>();
 }
 
 }  // namespace sextant::cuda

@@ -61,9 +61,6 @@ std::vector<Problem> runtime_refuses(const ModelSpec& m, const TrainingSpec& t, 
   require(!m.normalized_head || p.schedule != PipelineSchedule::zero_bubble, "plan.schedule", "zero_bubble",
           "another schedule",
           "the gradient of a normalized head is not split into an input and a weight half");
-  require(m.qk_norm != QkNorm::whole || p.tp == 1 || kernels.row_dots, "plan.tp", std::to_string(p.tp),
-          "1 with norms over all heads of q and k",
-          fmt::format("the {} backend has no kernel for it", kernels.name).c_str());
   require(p.tp <= m.n_kv_heads, "plan.tp", std::to_string(p.tp),
           fmt::format("at most {} key/value heads", m.n_kv_heads),
           "the runtime does not copy key/value heads to several ranks");

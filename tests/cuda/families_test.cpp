@@ -32,7 +32,6 @@ TEST_F(CudaFamilies, LossAndEveryGradientAreTheirs) {
       for (const bool reference : {true, false}) {
         const std::string key = kLayouts.at(at);
         const bool always = (family + (reference ? 0 : 2)) % kLayouts.size() == at;
-        if (c.folder.model().qk_norm == QkNorm::whole && parse_plan_key(key).tp > 1) continue;  // refused
         if (!always && left_out()) continue;
         const Dtype dtype = reference ? Dtype::fp64 : Dtype::fp32;
         EXPECT_EQ(too_far(c.batch, gradients_of(c.batch, key, dtype, ranks_of_a_gpu(reference)), kBound), "")

@@ -26,6 +26,8 @@ void gemm_tiles(const GemmArgs& g) { enqueue<&KernelTable::gemm>(g); }
 void rmsnorm_forward(const RmsnormForwardArgs& g) { enqueue<&KernelTable::rmsnorm_forward>(g); }
 void rmsnorm_apply(const RmsnormApplyArgs& g) { enqueue<&KernelTable::rmsnorm_apply>(g); }
 void rmsnorm_backward(const RmsnormBackwardArgs& g) { enqueue<&KernelTable::rmsnorm_backward>(g); }
+void row_dots(const RowDotsArgs& g) { enqueue<&KernelTable::row_dots>(g); }
+void inverse_rms(const InverseRmsArgs& g) { enqueue<&KernelTable::inverse_rms>(g); }
 void rope(const RopeArgs& g) { enqueue<&KernelTable::rope>(g); }
 void attention_forward_tiles(const AttentionForwardArgs& g) { enqueue<&KernelTable::attention_forward>(g); }
 void attention_backward_tiles(const AttentionBackwardArgs& g) {

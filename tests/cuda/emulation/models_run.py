@@ -52,7 +52,7 @@ with tempfile.TemporaryDirectory() as folder:
         got, run = compare(name, small + sets, 5e-3)
         expect(max(abs(x / y - 1) for x, y in zip(got, plain)) > 1e-5, f"control: {name} changes nothing")
         expect("slow_attention" not in run or not run["slow_attention"], f"{name}: {run.get('slow_attention')}")
-    for name, sets in {"mistral-window": [], "baichuan2-7b": [], "baichuan2-alibi": ["--set", "model.position=alibi"]}.items():
+    for name, sets in {"mistral-window": [], "olmo2": [], "baichuan2-7b": [], "baichuan2-alibi": ["--set", "model.position=alibi"]}.items():
         weights = os.path.join(FAMILIES, name)
         compare(name, ["tp2.sp.mbs2", weights, *FP32, *sets], 1e-5, *([] if sets else ["--init", weights]))
 
