@@ -76,7 +76,9 @@ std::string precision_text(const StackSpec& stack, const TrainingSpec& t) {
   std::string text = name == "bf16-mixed" ? fmt::format("bf16-mixed, the usual one of {}", stack.name) : name;
   text = name == "other" ? "parameters " : text + ": parameters ";
   text += sextant::name(t.parameter);
-  if (size_bytes(t.parameter) < 4) text += " with an fp32 master copy";
+  if (size_bytes(t.parameter) < 4)
+    text += stack.rules.shards_are_master ? " gathered from fp32 shards, the master copy"
+                                          : " with an fp32 master copy";
   text += fmt::format(", gradients {}, reduced in {}, moments {}", sextant::name(t.gradient),
                       sextant::name(t.reduction), sextant::name(t.optimizer_state));
   if (t.compute != t.parameter) text += fmt::format(", matrix products in {}", sextant::name(t.compute));

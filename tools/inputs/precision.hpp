@@ -21,7 +21,8 @@ void use_precision(const std::string& name, const StackSpec&, TrainingSpec&);
 // 16-bit training is bf16, where the device has it.
 void default_precision(const DeviceSpec&, TrainingSpec&);
 
-// "bf16-mixed, the usual one of torchtitan: parameters bf16 with an fp32 master copy, gradients fp32, reduced in fp32, moments fp32".
+// "bf16-mixed, the usual one of torchtitan: parameters bf16 gathered from fp32 shards, the master copy, gradients fp32, reduced in
+// fp32, moments fp32".
 std::string precision_text(const StackSpec&, const TrainingSpec&);
 
 // "bf16-mixed", "bf16-pure", "fp8", or "other" where the formats are none of these.

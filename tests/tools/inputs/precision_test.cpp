@@ -55,6 +55,11 @@ TEST(Precision, SettingsAndStacks) {
   EXPECT_NE(text.out.find("precision: fp8: parameters bf16 with an fp32 master copy, gradients fp32"),
             std::string::npos)
       << text.out;
+  // FSDP keeps no 16-bit shard.
+  const Called fsdp = call({"simulate", "--model", "llama-2-7b", "--cluster", "1x8xh100", "--plan",
+                            "dp8.z3.mbs1", "--stack", "torchtitan", "--global-batch", "64"},
+                           kUnlimitedColumns);
+  EXPECT_NE(fsdp.out.find("parameters bf16 gathered from fp32 shards"), std::string::npos) << fsdp.out;
 }
 
 class PrecisionBadInput : public bad_input::BadInput {};
