@@ -82,18 +82,6 @@ bool EvidenceTable::one_family(const std::string& stack, const std::string& othe
          });
 }
 
-LikeRuns EvidenceTable::like_runs(const std::string& stack, const std::string& generation,
-                                  const ParallelPlan& plan) const {
-  const EvidenceCell mine = evidence_cell(stack, generation, plan);
-  LikeRuns out = LikeRuns::none;
-  for (const EvidenceCell& c : cells) {
-    if (c.generation != generation || !same_layouts(c, mine)) continue;
-    if (one_family(stack, c.stack)) return LikeRuns::of_family;
-    out = LikeRuns::of_others;
-  }
-  return out;
-}
-
 EvidenceCell EvidenceTable::largest(const std::string& stack) const {
   constexpr int kFew = 20;
   EvidenceCell most;

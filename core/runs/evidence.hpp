@@ -37,6 +37,10 @@ struct Evidence {
   std::vector<std::string> extrapolates;
   // Those of them that go more than kFarBeyond times as far.
   std::vector<std::string> far;
+
+  LikeRuns like_runs() const {
+    return near_of_stack > 0 ? LikeRuns::of_family : near > 0 ? LikeRuns::of_others : LikeRuns::none;
+  }
 };
 // Degrees up to some times what was measured are what people try next; beyond, nobody knows.
 inline constexpr int kFarBeyond = 4;
@@ -48,7 +52,6 @@ struct EvidenceTable {
   // The largest degrees among runs of the family; of any stack where it has too few to say what people try.
   EvidenceCell largest(const std::string& stack) const;
   Evidence of(const std::string& stack, const std::string& generation, const ParallelPlan&) const;
-  LikeRuns like_runs(const std::string& stack, const std::string& generation, const ParallelPlan&) const;
 };
 
 // Throws ConfigError naming the file.

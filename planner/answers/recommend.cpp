@@ -115,10 +115,11 @@ class Pool {
   void add(const RankedPlan& r) {
     if (std::ranges::any_of(plans_, [&](const RankedPlan& p) { return p.plan == r.plan; })) return;
     Judged j = judged(r.plan, job_.model.n_layers, job_.cluster, job_.stack.can);
-    j.unusual = static_cast<int>(unusual_features(job_, evidence_, r.plan).size());
+    const Evidence known = evidence_.of(job_.stack.name, job_.cluster.device.generation, r.plan);
+    j.unusual += static_cast<int>(known.far.size());
     j.step = r.prediction.step.v, j.half_width = half_width_of(r.prediction);
     j.oom_chance = r.prediction.chance_of_overflow;
-    j.like_runs = evidence_.like_runs(job_.stack.name, job_.cluster.device.generation, r.plan);
+    j.like_runs = known.like_runs();
     plans_.push_back(r), judged_.push_back(j);
   }
   // `refine`: off the search grid as well.

@@ -111,9 +111,9 @@ TEST(Evidence, CountsRunsOfTheFamilyAndNamesWhatIsBeyond) {
   EXPECT_EQ(plain.near, 4);
   EXPECT_EQ(plain.near_of_stack, 3);
   EXPECT_TRUE(plain.extrapolates.empty());
-  EXPECT_EQ(table.like_runs("b", "hopper", run), LikeRuns::of_family);
-  EXPECT_EQ(table.like_runs("d", "hopper", run), LikeRuns::of_others);
-  EXPECT_EQ(table.like_runs("b", "ampere", run), LikeRuns::none);
+  EXPECT_EQ(table.of("b", "hopper", run).like_runs(), LikeRuns::of_family);
+  EXPECT_EQ(table.of("d", "hopper", run).like_runs(), LikeRuns::of_others);
+  EXPECT_EQ(table.of("b", "ampere", run).like_runs(), LikeRuns::none);
   EXPECT_FALSE(load_evidence(kPresets).cells.empty());
 }
 
