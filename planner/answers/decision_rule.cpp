@@ -22,6 +22,7 @@ constexpr auto kDecisionFields = [](auto& io, auto& rule) {
   io.required("told_apart", rule.told_apart, at_least(0));
   io.required("feature_pays", rule.feature_pays, at_least(0));
   io.required("most_given_up", rule.most_given_up, at_least(0));
+  io.required("host_room_pays", rule.host_room_pays, at_least(0));
 };
 
 }  // namespace
@@ -96,14 +97,22 @@ std::size_t recommended(std::span<const Judged> layouts, const DecisionRule& rul
       if (admits(layouts[i])) some.push_back(i);
     return !some.empty();
   };
-  const bool safe = keep([&](const Judged& x) { return x.offered && x.oom_chance < rule.most_oom_chance; });
+  const auto step = [&](std::size_t i) { return layouts[i].step; };
+  const auto fits = [&](const Judged& x) { return x.offered && x.oom_chance < rule.most_oom_chance; };
+  const bool safe = keep(fits);
+  const auto full = [&](std::size_t i) { return !layouts[i].room_on_host; };
+  if (safe && !std::ranges::all_of(some, full)) {
+    const double roomy =
+        layouts[std::ranges::min(some, {}, [&](std::size_t i) { return full(i) ? INFINITY : step(i); })].step;
+    if (roomy <= layouts[std::ranges::min(some, {}, step)].step * (1 + rule.host_room_pays))
+      std::erase_if(some, full);
+  }
   if (!safe && !keep([](const Judged& x) { return x.offered; })) keep([](const Judged&) { return true; });
   if (!safe) {  // none is safe: the least risky
     const auto least = std::ranges::min(some, {}, [&](std::size_t i) { return layouts[i].oom_chance; });
     const double limit = layouts[least].oom_chance;
     std::erase_if(some, [&](std::size_t i) { return layouts[i].oom_chance > limit; });
   }
-  const auto step = [&](std::size_t i) { return layouts[i].step; };
   const auto is_unusual = [&](std::size_t i) { return layouts[i].unusual > 0; };
   if (!std::ranges::all_of(some, is_unusual)) {  // what is unusual must pay
     const std::size_t usual = *std::ranges::min_element(

@@ -5,8 +5,8 @@
 //
 // an upper confidence bound whose width is what measured runs of its class were off (planner/simulation/uncertainty.hpp), some
 // times as wide where only other stacks were measured with the same kinds of parallelism, and once more as many times where none
-// was (core/runs/evidence.hpp). Of the layouts whose
-// chance of running out of memory is below a limit, and that are not much slower than the fastest of these, the one of the
+// was (core/runs/evidence.hpp). Only layouts count whose chance of running out of memory is below a limit; of these, where that
+// costs little, those that leave room in the host's memory; and none that is much slower than the fastest of them. The one of the
 // least cost is recommended; of those that cannot be told apart from it, the simplest. A layout with an unusual feature
 // (offload, uneven stages, own buckets or order of axes, TP across nodes, what the framework advises against) is recommended
 // only where it gains more than two such layouts are wrong against each other: by the pairwise error of measured groups where
@@ -39,6 +39,7 @@ struct DecisionRule {
       0;  // share of the step that an unusual feature must gain over the best layout without
   double most_given_up =
       0;  // share of the step of the fastest safe layout that safety and simplicity may cost
+  double host_room_pays = 0;  // ... that leaving kHostShare's room in the host's memory may cost
 };
 
 // Throws ConfigError naming file, key and what is expected.
@@ -57,7 +58,8 @@ struct Judged {
   double step = 0;        // seconds, or seconds per sequence: the same unit for all
   double half_width = 0;  // relative, of the step's interval: [step / (1 + u), step (1 + u)]
   double oom_chance = 0;
-  bool offered = true;  // false: predicted not to fit, or possible on paper alone
+  bool offered = true;       // false: predicted not to fit, or possible on paper alone
+  bool room_on_host = true;  // what it keeps on the host leaves room there
   LikeRuns like_runs = LikeRuns::of_family;
   int unusual = 0;  // how many unusual features
   int kinds = 0;    // of parallelism beside data parallelism

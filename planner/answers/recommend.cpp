@@ -52,23 +52,23 @@ class Pool {
         evidence_(basis.evidence),
         budget_(options),
         options_(options),
-        fastest_(fastest) {
+        fastest_(fastest),
+        smaller_host_(job.cluster),
+        job_with_room_{job.model,    job.training,       smaller_host_, job.topology,
+                       job.stack,    job.cost,           job.interval,  job.uncertainty,
+                       job.residual, job.residual_taken, job.profiled} {
+    smaller_host_.node.host_memory = room_on_host();
     for (const RankedPlan& r : fastest.ranked) add(r);
   }
 
   void search_more() {
-    if (safe(0) && judged_[0].unusual == 0) return;  // the fastest of all is what is looked for
-    const Seconds paper = fastest_.ranked.front().simulated;
-    search_plain(best_plain() ? best_plain()->simulated : paper * (1 + kFirstLook));
-    if (const RankedPlan* plain = best_plain()) {
-      // How much do unusual features gain, beside room in memory?
-      if (!safe(0)) search_safe(plain->simulated);
-      return;
-    }
-    if (!safe(0)) search_safe(best_safe() ? std::optional(best_safe()->simulated) : std::nullopt);
-    if (const RankedPlan* safe = best_safe())
-      if (const Seconds most = safe->simulated * (1 + rule_.most_given_up); paper * (1 + kFirstLook) < most)
-        search_plain(most);
+    search_safe_and_plain();
+    if (std::ranges::all_of(judged_, &Judged::room_on_host)) return;
+    // How much does room on the host cost?
+    const std::optional<Seconds> roomy = best_safe() ? std::optional(best_safe()->simulated) : std::nullopt;
+    needs_room_on_host_ = false;
+    search_safe(roomy);
+    needs_room_on_host_ = roomy && *roomy <= best_safe()->simulated * (1 + rule_.host_room_pays);
   }
 
   // The best of each approach without CP that the pool has none of, as long as `enough()` says no.
@@ -94,17 +94,37 @@ class Pool {
 
   const std::vector<RankedPlan>& plans() const { return plans_; }
   const std::vector<Judged>& judgements() const { return judged_; }
-  bool safe(std::size_t i) const {
-    return judged_[i].offered && judged_[i].oom_chance < rule_.most_oom_chance;
-  }
+  bool safe(std::size_t i) const { return fits(i) && (judged_[i].room_on_host || !needs_room_on_host_); }
   const RankedPlan* best_plain() const {
     return best([&](std::size_t i) { return safe(i) && judged_[i].unusual == 0; });
   }
   const RankedPlan* best_safe() const {
     return best([&](std::size_t i) { return safe(i); });
   }
+  // The fastest that would be safe with more host memory.
+  const RankedPlan* best_beyond_host() const {
+    return best([&](std::size_t i) { return fits(i) && !safe(i); });
+  }
 
  private:
+  bool fits(std::size_t i) const {
+    return judged_[i].offered && judged_[i].oom_chance < rule_.most_oom_chance;
+  }
+  void search_safe_and_plain() {
+    if (safe(0) && judged_[0].unusual == 0) return;  // the fastest of all is what is looked for
+    const Seconds paper = fastest_.ranked.front().simulated;
+    search_plain(best_plain() ? best_plain()->simulated : paper * (1 + kFirstLook));
+    if (const RankedPlan* plain = best_plain()) {
+      // How much do unusual features gain, beside room in memory?
+      if (!safe(0)) search_safe(plain->simulated);
+      return;
+    }
+    if (!safe(0)) search_safe(best_safe() ? std::optional(best_safe()->simulated) : std::nullopt);
+    if (const RankedPlan* safe = best_safe())
+      if (const Seconds most = safe->simulated * (1 + rule_.most_given_up); paper * (1 + kFirstLook) < most)
+        search_plain(most);
+  }
+
   template <class Admits>
   const RankedPlan* best(const Admits& admits) const {
     const RankedPlan* out = nullptr;
@@ -120,7 +140,12 @@ class Pool {
     j.step = r.prediction.step.v, j.half_width = half_width_of(r.prediction);
     j.oom_chance = r.prediction.chance_of_overflow;
     j.like_runs = known.like_runs();
+    j.room_on_host = r.prediction.memory.host_of_node <= room_on_host();
     plans_.push_back(r), judged_.push_back(j);
+  }
+  Bytes room_on_host() const {
+    return Bytes(
+        static_cast<std::int64_t>(kHostShare * static_cast<double>(job_.cluster.node.host_memory.v)));
   }
   // `refine`: off the search grid as well.
   void search_within(const PlanLimits& within, int top, std::optional<Seconds> at_most, bool refine) {
@@ -135,7 +160,7 @@ class Pool {
     how.at_most = at_most, how.move_layers = refine;
     how.others_share = kOthersShare, how.thorough_bounds = 0;
     how.most_rounds = kRounds;
-    for (const RankedPlan& r : search(job_, space, how).ranked) add(r);
+    for (const RankedPlan& r : search(needs_room_on_host_ ? job_with_room_ : job_, space, how).ranked) add(r);
   }
   PlanLimits plain_limits() const {
     PlanLimits within = limits_;
@@ -194,6 +219,9 @@ class Pool {
   SearchBudget budget_;
   const SearchOptions& options_;
   const SearchReport& fastest_;
+  ClusterSpec smaller_host_;
+  const Job job_with_room_;
+  bool needs_room_on_host_ = true;  // as long as some layout has it
   std::vector<RankedPlan> plans_;
   std::vector<Judged> judged_;
 };
@@ -307,6 +335,9 @@ Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchR
   if (const RankedPlan* plain = pool.best_plain(); plain && !out.features.empty()) out.plain = *plain;
   if (const RankedPlan* safe = pool.best_safe(); safe && !(safe->plan == out.plan.plan))
     out.fastest_safe = *safe;
+  if (const RankedPlan* full = pool.best_beyond_host();
+      full && full->prediction.step < out.plan.prediction.step)
+    out.fuller_host = *full;
   out.on_paper = chosen == 0;
   const double apart = basis.rule.told_apart;
   if (search_more)

@@ -38,6 +38,7 @@ struct Recommendation {
   std::vector<std::string> features;       // what of it is unusual
   std::optional<RankedPlan> plain;         // the best safe layout without unusual features, where it has some
   std::optional<RankedPlan> fastest_safe;  // where another layout is
+  std::optional<RankedPlan> fuller_host;   // faster, but it leaves too little of the host's memory
   bool on_paper = false;                   // it is the fastest on paper as well
   std::vector<OtherLayout> alternatives;
 };

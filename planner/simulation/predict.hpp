@@ -29,6 +29,9 @@ struct PlanMemory {
   std::string largest;  // category that holds most there
 };
 PlanMemory plan_memory(const Job&, const ParallelPlan&);
+// Share of a node's host memory that a layout may fill: the system, the loaders of data and the frameworks' own processes need the
+// rest. An assumption; no measured run tells it.
+inline constexpr double kHostShare = 0.8;
 
 // Sampled steps under the cluster's jitter (planner/simulation/robust.hpp), and the one without.
 struct JitteredStep {

@@ -157,14 +157,12 @@ nlohmann::ordered_json time_split_json(const TimeSplit& split) {
 }
 
 std::string host_memory_text(const PlanMemory& memory, const NodeSpec& node) {
-  // What the system, the loaders of data and the frameworks' own processes leave.
-  constexpr double kFull = 0.8;
   if (memory.host_of_node.v <= 0) return "";
   const double used = gib(memory.host_of_node), has = gib(node.host_memory);
   std::string text = fmt::format("host memory per node: {:.4g} of {:.4g} GiB", used, has);
   if (used > has)
     text += ", does not fit";
-  else if (used > kFull * has)
+  else if (used > kHostShare * has)
     text += ": nearly full; the system and the data loaders need some of it too";
   return text;
 }

@@ -103,7 +103,13 @@ std::string why_text(const Recommendation& r, const DecisionRule& rule) {
     if (r.plain)
       return fmt::format("with {} it is {} faster than the best safe layout without ({}).", features,
                          percent_text(r.plain->prediction.step / p.step - 1), layout_words(r.plain->plan));
-    return fmt::format("it needs {}: no safe layout without is nearly as fast.", features);
+    std::string text = fmt::format("it needs {}: no safe layout without is nearly as fast.", features);
+    if (r.fuller_host)
+      text += fmt::format(" {} takes {} less, but {:.4g} GiB of each host's memory.",
+                          layout_words(r.fuller_host->plan),
+                          percent_text(1 - r.fuller_host->prediction.step / p.step),
+                          gib(r.fuller_host->prediction.memory.host_of_node));
+    return text;
   }
   if (r.on_paper) return "it is the fastest on paper, with room in memory and no unusual features.";
   const std::string price = r.plan.slower < 0.0005

@@ -17,7 +17,8 @@ DecisionRule rule() {
           .extrapolation = 1.8,
           .told_apart = 0.01,
           .feature_pays = 0.04,
-          .most_given_up = 0.05};
+          .most_given_up = 0.05,
+          .host_room_pays = 0.1};
 }
 Judged layout(double step, double oom = 0, int unusual = 0, int kinds = 0, double half_width = 0.1) {
   return {.step = step, .half_width = half_width, .oom_chance = oom, .unusual = unusual, .kinds = kinds};
@@ -66,6 +67,16 @@ TEST(DecisionRule, WhatIsPossibleOnPaperAloneIsNotOffered) {
   paper.offered = false;
   EXPECT_EQ(chosen({paper, layout(10)}), 1U);
   EXPECT_EQ(chosen({paper}), 0U);
+}
+
+TEST(DecisionRule, RoomOnTheHostMayCostALittle) {
+  Judged full = layout(10, 0, 1), risky = layout(9, 0.2, 1);
+  full.room_on_host = risky.room_on_host = false;
+  EXPECT_EQ(chosen({full, layout(10.9, 0, 1)}), 1U);
+  EXPECT_EQ(chosen({full, layout(11.1, 0, 1)}), 0U);
+  EXPECT_EQ(chosen({full, layout(10.9, 0.2, 1)}), 0U) << "the device's memory counts for more";
+  EXPECT_EQ(chosen({full}), 0U) << "there is nothing else";
+  EXPECT_EQ(chosen({risky, layout(9.5, 0.3, 1)}), 0U);
 }
 
 TEST(DecisionRule, UnusualFeatures) {

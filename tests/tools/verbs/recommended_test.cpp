@@ -42,6 +42,25 @@ TEST(Recommended, TheOwnRuntimeFillsTheMemory) {
   for (const auto& a : j.at("alternatives")) EXPECT_EQ(a.at("plan").at("zero_stage"), 0) << a.at("key");
 }
 
+// Of a node's host memory a fifth stays free where that costs less than a tenth of the step; else the answer warns.
+TEST(Recommended, LeavesRoomOnTheHostWhereThatCostsLittle) {
+  struct Case {
+    const char* host_GiB;
+    double free;  // share of it, at least
+    const char* says;
+  };
+  for (const Case& c : {Case{"800", 0.2, "less, but 721.3 GiB of each host's memory"},
+                        Case{"640", 0.0, "of 640 GiB: nearly full"}}) {
+    const Words host = {"--set", std::string("node.host_memory_GiB=") + c.host_GiB};
+    const OrdinaryQuestion q = {"llama-33b", "1x8xa100-40gb", "2048", "128"};
+    const auto text = call(asked(q, "deepspeed-zero", host), kUnlimitedColumns);
+    EXPECT_TRUE(says(text, c.says)) << text.out;
+    const auto j = nlohmann::json::parse(call(asked(q, "deepspeed-zero", host + Words{"--json"})).out);
+    const double used = j.at("recommended").at("host_memory_per_node_GiB");
+    EXPECT_LE(used, (1 - c.free) * std::stod(c.host_GiB));
+  }
+}
+
 TEST(Recommended, IsOneScreen) {
   for (const OrdinaryQuestion& q : {kSmall, kTight})
     for (const int columns : {80, 120}) {
