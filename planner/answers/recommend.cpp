@@ -83,7 +83,7 @@ class Pool {
       };
       if (std::ranges::any_of(plans_, [&](const RankedPlan& r) { return alike(r.plan); })) continue;
       if (enough()) return;
-      PlanLimits within = plain_limits();
+      PlanLimits within = usual_limits(job_, limits_, evidence_);
       within.limits.insert(within.limits.end(), {of_kind(PlanField::tp, kinds.tp),
                                                  of_kind(PlanField::pp, kinds.pp), pinned(PlanField::cp, 1)});
       if (kinds.tp)
@@ -162,25 +162,8 @@ class Pool {
     how.most_rounds = kRounds;
     for (const RankedPlan& r : search(needs_room_on_host_ ? job_with_room_ : job_, space, how).ranked) add(r);
   }
-  PlanLimits plain_limits() const {
-    PlanLimits within = limits_;
-    const double domain = job_.cluster.node.gpus * job_.cluster.node.domain_nodes;
-    within.limits.insert(within.limits.end(),
-                         {pinned(PlanField::optimizer_offload, 0), pinned(PlanField::parameter_offload, 0),
-                          pinned(PlanField::activation_offload, 0), pinned(PlanField::bucket_elements, 0),
-                          pinned(PlanField::last_bucket_split, 1), pinned(PlanField::axis_order, 0),
-                          at_most_of(PlanField::schedule, static_cast<double>(PipelineSchedule::interleaved)),
-                          at_most_of(PlanField::tp, domain)});
-    const EvidenceCell most = evidence_.largest(job_.stack.name);
-    within.limits.insert(within.limits.end(), {at_most_of(PlanField::pp, kFarBeyond * most.most_pp),
-                                               at_most_of(PlanField::vp, kFarBeyond * most.most_vp),
-                                               at_most_of(PlanField::cp, kFarBeyond * most.most_cp)});
-    // Where layers alone divide badly, embedding and head are counted with them.
-    if (job_.model.n_layers % 4 != 2) within.limits.push_back(pinned(PlanField::stage_split, 0));
-    return within;
-  }
   void search_plain(Seconds at_most) {
-    search_advised(plain_limits(), at_most);
+    search_advised(usual_limits(job_, limits_, evidence_), at_most);
     add_counted();
   }
   // Of a family the search keeps the fastest, which may be an uneven cut by a hair: its layers are cut anew, embedding and head
@@ -320,6 +303,24 @@ std::vector<std::string> unusual_features(const Job& job, const EvidenceTable& e
   for (std::string& degree : evidence.of(job.stack.name, job.cluster.device.generation, plan).far)
     out.push_back(std::move(degree));
   return out;
+}
+
+PlanLimits usual_limits(const Job& job, const PlanLimits& limits, const EvidenceTable& evidence) {
+  PlanLimits within = limits;
+  const double domain = job.cluster.node.gpus * job.cluster.node.domain_nodes;
+  within.limits.insert(within.limits.end(),
+                       {pinned(PlanField::optimizer_offload, 0), pinned(PlanField::parameter_offload, 0),
+                        pinned(PlanField::activation_offload, 0), pinned(PlanField::bucket_elements, 0),
+                        pinned(PlanField::last_bucket_split, 1), pinned(PlanField::axis_order, 0),
+                        at_most_of(PlanField::schedule, static_cast<double>(PipelineSchedule::interleaved)),
+                        at_most_of(PlanField::tp, domain)});
+  const EvidenceCell most = evidence.largest(job.stack.name);
+  within.limits.insert(within.limits.end(), {at_most_of(PlanField::pp, kFarBeyond * most.most_pp),
+                                             at_most_of(PlanField::vp, kFarBeyond * most.most_vp),
+                                             at_most_of(PlanField::cp, kFarBeyond * most.most_cp)});
+  // Where layers alone divide badly, embedding and head are counted with them.
+  if (job.model.n_layers % 4 != 2) within.limits.push_back(pinned(PlanField::stage_split, 0));
+  return within;
 }
 
 Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchReport& fastest,

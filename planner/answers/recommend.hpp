@@ -51,6 +51,9 @@ struct DecisionBasis {
 // What of a layout is unusual for the job's stack and devices: its features, and degrees far beyond what was measured.
 std::vector<std::string> unusual_features(const Job&, const EvidenceTable&, const ParallelPlan&);
 
+// What is usual: no feature of unusual_features(), and no uneven stages where the layers divide as well.
+PlanLimits usual_limits(const Job&, const PlanLimits&, const EvidenceTable&);
+
 // `fastest`: of the search for the fastest layouts; must have found some. `search_more`: false takes these alone.
 Recommendation recommend(const Job&, const PlanLimits&, const SearchReport& fastest, const DecisionBasis&,
                          const SearchOptions&, bool search_more = true);

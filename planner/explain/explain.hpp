@@ -72,6 +72,13 @@ WhyNot why_not(const Job&, const ParallelPlan& plan, const ParallelPlan& best, R
 // Of a plan key: one without dp that does not fill the cluster is no layout.
 WhyNot why_not(const Job&, const FilledPlan&, const ParallelPlan& best, RankBy = RankBy::undisturbed);
 
+// Among which layouts others are looked for.
+struct Others {
+  PlanLimits limits;
+  double most_oom_chance = 1;  // (0, 1]; 1 = whatever fits
+  bool off_grid = true;        // layers moved, and between the values of the search grid
+};
+
 // Had one field of the choice been another: the best layout of the space in which it is. A field that the limits pin,
 // or without another value, has no entry; `plan` is empty when nothing else fits.
 struct Alternative {
@@ -80,7 +87,7 @@ struct Alternative {
   std::optional<Comparison> comparison;
   bool exact = true;
 };
-std::vector<Alternative> alternatives(const Job&, const PlanLimits&, const ParallelPlan& best, int world,
+std::vector<Alternative> alternatives(const Job&, const Others&, const ParallelPlan& best,
                                       const SearchOptions& = {}, RankBy = RankBy::undisturbed);
 
 // Would the choice be another one if the machine were a little worse than stated?
@@ -91,12 +98,13 @@ struct Sensitivity {
   double regret = 0;                 // of staying: the choice's step there over the best step there, less 1
   bool as_today = false;  // the best there is as much faster than the choice on the machine as stated
   bool possible = true;   // the choice still fits
+  double oom_chance = 0;  // of the choice there, where that is more than is looked for
   double slower = 0;      // the best step there over the choice's now, less 1
   bool exact = true;
   std::string text;
   double gain() const { return regret / (1 + regret); }  // of the best there, share of the choice's step
 };
-std::vector<Sensitivity> sensitivities(const Job&, const SearchSpace&, const ParallelPlan& best,
+std::vector<Sensitivity> sensitivities(const Job&, const Others&, const ParallelPlan& best,
                                        const SearchOptions& = {}, RankBy = RankBy::undisturbed);
 
 // Why a search over the space cannot find anything, whatever the sizes: limits that no listed value satisfies, or a

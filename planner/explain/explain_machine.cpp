@@ -97,10 +97,24 @@ std::optional<std::string> refused_together(const Job& job, const SearchSpace& s
   return text.empty() ? std::nullopt : std::optional(text);
 }
 
+// The most that a layout of `others` may reserve on the job's devices.
+Bytes most_memory(const Job& job, const Others& others) {
+  const Bytes all = job.cluster.device.memory;
+  return others.most_oom_chance < 1 ? most_reserved(all, others.most_oom_chance, overflow_scale(job.stack))
+                                    : all;
+}
+
+SearchOptions among(const Others& others, const Job& job, SearchOptions options) {
+  const Bytes most = most_memory(job, others);
+  options.memory_limit = std::min(most, options.memory_limit.value_or(most));
+  options.move_layers = others.off_grid;
+  return options;
+}
+
 }  // namespace
 
-std::vector<Alternative> alternatives(const Job& job, const PlanLimits& limits, const ParallelPlan& best,
-                                      int world, const SearchOptions& options, RankBy by) {
+std::vector<Alternative> alternatives(const Job& job, const Others& others, const ParallelPlan& best,
+                                      const SearchOptions& options, RankBy by) {
   constexpr std::array kFields = {PlanField::tp,         PlanField::pp,          PlanField::cp,
                                   PlanField::zero_stage, PlanField::micro_batch, PlanField::recompute};
   const SearchBudget budget(options);
@@ -109,15 +123,15 @@ std::vector<Alternative> alternatives(const Job& job, const PlanLimits& limits, 
     if (budget.over()) break;
     PlanLimits other;
     other.limits.push_back({field, Relation::not_equal, field_value(best, field)});
-    PlanLimits both = limits;
+    PlanLimits both = others.limits;
     both.limits.push_back(other.limits.front());
-    const SearchSpace space = default_space(job.model, job.training, job.cluster.device, world, both);
+    const SearchSpace space = default_space(job.model, job.training, job.cluster.device, best.world(), both);
     if (space.size() == 0) continue;  // pinned
     const std::string text = to_string(other);
     Alternative a;
     a.field = text.substr(0, text.find("!="));
     a.other = "not " + text.substr(text.find("!=") + 2);
-    const SteadyPlans found = robust_plans(job, space, by, budget.next());
+    const SteadyPlans found = robust_plans(job, space, by, among(others, job, budget.next()));
     a.exact = found.proved;
     if (!found.report.ranked.empty()) {
       a.plan = found.report.ranked.front();
@@ -128,8 +142,10 @@ std::vector<Alternative> alternatives(const Job& job, const PlanLimits& limits, 
   return out;
 }
 
-std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space, const ParallelPlan& best,
+std::vector<Sensitivity> sensitivities(const Job& job, const Others& others, const ParallelPlan& best,
                                        const SearchOptions& options, RankBy by) {
+  const SearchSpace space =
+      default_space(job.model, job.training, job.cluster.device, best.world(), others.limits);
   const SearchBudget budget(options);
   std::vector<Sensitivity> out;
   const auto step_of = [&](const Job& machine, const ParallelPlan& plan) {
@@ -140,10 +156,16 @@ std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space,
     if (budget.over()) return;
     Sensitivity s;
     s.what = std::move(what);
-    const SteadyPlans found = robust_plans(changed, space, by, budget.next());
+    const SteadyPlans found = robust_plans(changed, space, by, among(others, changed, budget.next()));
     const SearchReport& report = found.report;
     s.exact = found.proved;
-    s.possible = !too_large(changed, plan_memory(changed, best));
+    const PlanMemory memory = plan_memory(changed, best);
+    s.possible = !too_large(changed, memory);
+    if (s.possible && memory.peak > most_memory(changed, others)) {
+      s.possible = false;
+      s.oom_chance =
+          chance_of_overflow(memory.peak, changed.cluster.device.memory, overflow_scale(changed.stack));
+    }
     if (report.ranked.empty()) {
       s.same = false;
       s.text = report.exact ? "nothing fits any more" : "nothing found in time";
@@ -154,8 +176,10 @@ std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space,
     s.same = *s.plan == best;
     Seconds then = ranked_step(report.ranked.front().prediction, by);
     const Seconds stays = s.possible ? step_of(changed, best) : then;
-    // Of what was not proved, staying may be better.
-    if (stays < then) s.same = true, s.plan = best, then = stays;
+    // Of what was not proved, staying may be better; and who gains nothing stays.
+    constexpr double kNothing = 0.0005;
+    if (stays < then || (s.possible && stays / then - 1 < kNothing))
+      s.same = true, s.plan = best, then = stays;
     s.slower = then / now - 1, s.regret = stays / then - 1;
     if (s.possible && !s.same && !too_large(job, plan_memory(job, *s.plan)))
       s.as_today = now / step_of(job, *s.plan) - 1 > s.regret - kTieShare / 2;

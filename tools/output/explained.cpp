@@ -65,15 +65,16 @@ nlohmann::ordered_json explained_json(const Question& q, const Explained& e) {
   j["against_best"] = why_json(e.chosen, e.own);
   j["recommended"] = nullptr;
   if (e.recommended)
-    j["recommended"] = {{"key", plan_key(e.recommended->plan)},
+    j["recommended"] = {{"key", plan_key(e.recommended->answer.plan.plan)},
+                        {"why", e.recommended->why},
                         {"comparison", e.recommended->comparison ? comparison_json(*e.recommended->comparison)
                                                                  : Json(nullptr)}};
   Json runners = Json::array(), why = Json::array(), alternatives = Json::array(), machines = Json::array();
-  std::size_t next = 0;
-  for (const RankedPlan& r : e.found.report.ranked) {
-    if (r.plan == e.chosen || next == e.runners_up.size()) continue;
-    runners.push_back({{"key", plan_key(r.plan)}, {"comparison", comparison_json(e.runners_up[next++])}});
-  }
+  for (const RunnerUp& r : e.runners_up)
+    runners.push_back({{"key", plan_key(r.plan)},
+                       {"kind", r.kind},
+                       {"chance_of_overflow", r.oom_chance},
+                       {"comparison", comparison_json(r.comparison)}});
   for (const Asked& asked : e.why) {
     why.push_back(why_json(asked.plan, asked.answer));
     why.back()["notes"] = asked.notes;
@@ -89,12 +90,14 @@ nlohmann::ordered_json explained_json(const Question& q, const Explained& e) {
     machines.push_back({{"what", s.what},
                         {"same", s.same},
                         {"key", s.plan ? Json(plan_key(*s.plan)) : Json(nullptr)},
-                        {"chosen_fits", s.possible},
+                        {"chosen_fits", s.possible || s.oom_chance > 0},
+                        {"chosen_chance_of_overflow", s.oom_chance > 0 ? Json(s.oom_chance) : Json(nullptr)},
                         {"as_today", s.as_today},
                         {"regret_share", s.regret},
                         {"slower_share", s.slower},
                         {"exact", s.exact}});
   j["runners_up"] = runners, j["why_not"] = why, j["alternatives"] = alternatives;
+  j["only_usual_layouts"] = e.usual;
   j["sensitivities"] = machines, j["stopped_early"] = e.stopped;
   return j;
 }

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "planner/answers/recommend.hpp"
 #include "planner/answers/robust_plans.hpp"
 #include "planner/explain/explain.hpp"
 #include "tools/inputs/planning.hpp"
@@ -20,10 +21,19 @@ struct Asked {
   std::optional<CostShares> rests_on = {};  // with --profile, of its step
 };
 
-// What `sextant plan` would answer, where a layout was given.
+// What `sextant plan` answers to the same question.
 struct Recommended {
-  ParallelPlan plan;
+  Recommendation answer;
+  std::string why;
   std::optional<Comparison> comparison;  // beside the chosen one; nothing where it is the same
+};
+
+// Another layout of the search, or of the recommendation.
+struct RunnerUp {
+  ParallelPlan plan;
+  std::string kind;  // what it has that the chosen one has not: "fastest on paper"; empty: it is the next one
+  double oom_chance = 0;
+  Comparison comparison;
 };
 
 struct Explained {
@@ -36,8 +46,9 @@ struct Explained {
   std::optional<RankedAnew> anew;  // with --profile: what the search said
   TimeSplit time{};
   std::optional<Recommended> recommended;
-  std::vector<Comparison> runners_up;  // beside report.ranked from the second on
+  std::vector<RunnerUp> runners_up;
   std::vector<Asked> why;
+  bool usual = false;  // alternatives and other machines: of layouts as safe, without unusual features
   std::vector<Alternative> alternatives;
   std::vector<Sensitivity> sensitivities;
   bool stopped = false;  // not every question was asked

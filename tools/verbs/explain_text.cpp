@@ -9,6 +9,7 @@
 #include "core/base/words.hpp"
 #include "core/plan/plan_key.hpp"
 #include "planner/simulation/robust.hpp"
+#include "tools/output/recommendation_text.hpp"
 #include "tools/output/time_rows.hpp"
 #include "tools/terminal/table.hpp"
 
@@ -27,6 +28,8 @@ std::string cause(const Comparison& c) {
   const std::size_t colon = c.text.find(": ");
   return colon == std::string::npos ? "" : c.text.substr(colon + 2);
 }
+
+constexpr const char* kAmongUsual = ", of safe layouts without unusual features";
 
 void print_comparison(Session& session, const Comparison& c, RankBy by) {
   Table table(
@@ -106,10 +109,11 @@ void print_choice(Session& session, const Planning& planning, const Explained& e
   for (const TimeRow& row : time_rows(e.time, p.step, p.step - ranked_step(p, RankBy::undisturbed)))
     if (row.share >= 0.001) parts.push_back(fmt::format("{} {:.1f} %", row.what, 100 * row.share));
   paragraph(fmt::format("its time: {}", fmt::join(parts, ", ")), 2);
-  if (e.recommended && !e.recommended->comparison) paragraph("it is what 'sextant plan' recommends", 2);
+  if (e.recommended && !e.recommended->comparison)
+    paragraph("it is what 'sextant plan' recommends: " + e.recommended->why, 2);
   if (e.recommended && e.recommended->comparison) {
     const Comparison& c = *e.recommended->comparison;
-    paragraph(fmt::format("'sextant plan' recommends {}: {}; {}", plan_key(e.recommended->plan),
+    paragraph(fmt::format("'sextant plan' recommends {}: {}; {}", plan_key(e.recommended->answer.plan.plan),
                           change_text(c.slower), cause(c)),
               2);
   }
@@ -153,12 +157,14 @@ void print_choice(Session& session, const Planning& planning, const Explained& e
           2);
   }
   if (e.anew) paragraph(ranked_anew_text(planning, *e.anew), 2);
-  std::size_t next = 0;
-  for (const RankedPlan& r : report.ranked) {
-    if (r.plan == e.chosen) continue;
-    if (next == 0) out << "\nnext best\n";
-    const Comparison& c = e.runners_up[next++];
-    paragraph(fmt::format("{}: {}; {}", plan_key(r.plan), change_text(c.slower), cause(c)), 2);
+  if (e.runners_up.empty()) return;
+  out << (e.runners_up.front().kind.empty() ? "\nnext best\n" : "\ninstead of it\n");
+  for (const RunnerUp& r : e.runners_up) {
+    std::string text = r.kind.empty() ? "" : r.kind + ": ";
+    text +=
+        fmt::format("{}: {}; {}", plan_key(r.plan), change_text(r.comparison.slower), cause(r.comparison));
+    if (r.oom_chance >= kSurelyFits) text += "; OOM risk " + oom_risk_text(r.oom_chance);
+    paragraph(text, 2);
   }
 }
 
@@ -166,7 +172,9 @@ void print_alternatives(Session& session, const Explained& e) {
   if (e.alternatives.empty()) return;
   auto& out = session.terminal.out;
   const bool sampled = e.by != RankBy::undisturbed;
-  out << fmt::format("\nbest with another value of one field{}\n", sampled ? ", of those sampled" : "");
+  out << fmt::format("\nbest with another value of one field{}\n", sampled   ? ", of those sampled"
+                                                                   : e.usual ? kAmongUsual
+                                                                             : "");
   for (const Alternative& a : e.alternatives) {
     const std::string head = fmt::format("{} {}: ", a.field, a.other);
     if (!a.plan)
@@ -183,13 +191,18 @@ void print_alternatives(Session& session, const Explained& e) {
 void print_sensitivities(Session& session, const Explained& e) {
   if (e.sensitivities.empty()) return;
   auto& out = session.terminal.out;
-  out << fmt::format("\non a slightly different machine{}\n", e.anew ? ", by the analytic model alone" : "");
+  out << fmt::format("\non a slightly different machine{}\n", e.anew    ? ", by the analytic model alone"
+                                                              : e.usual ? kAmongUsual
+                                                                        : "");
   for (const Sensitivity& s : e.sensitivities) {
     std::string text = fmt::format("{}: ", s.what);
     if (s.same || !s.plan)
       text += s.text;
     else if (!s.possible)
-      text += fmt::format("it no longer fits; {} would be best", plan_key(*s.plan));
+      text += fmt::format(
+          "{}; {} would be best",
+          s.oom_chance > 0 ? "its OOM risk is " + oom_risk_text(s.oom_chance) : "it no longer fits",
+          plan_key(*s.plan));
     else if (s.as_today)
       text += fmt::format("no new choice; {} is {:.1f} % faster, as it is today", plan_key(*s.plan),
                           100 * s.gain());

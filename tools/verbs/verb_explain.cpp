@@ -36,6 +36,7 @@ struct ExplainOptions {
   int top = 5;
   int decision = -1;
   bool quick = false;
+  bool daring = false;
 };
 
 FilledPlan read_key(const std::string& text, const Question& q) {
@@ -45,18 +46,41 @@ FilledPlan read_key(const std::string& text, const Question& q) {
   return filled;
 }
 
-// Of a layout that was given: what `sextant plan` answers to the same question. Not under jitter or by a profile, where it ranks otherwise.
+// What `sextant plan` answers to the same question. Not under jitter or by a profile, where it ranks otherwise.
 std::optional<Recommended> recommended(const Planning& planning, const Explained& e,
                                        const DecisionBasis& basis, Searching& searching) {
   const Question& q = planning.question();
-  if (!q.plan || q.profile || e.by != RankBy::undisturbed || e.found.report.ranked.empty() ||
-      searching.stopped())
+  if (q.profile || e.by != RankBy::undisturbed || e.found.report.ranked.empty() || searching.stopped())
     return std::nullopt;
-  const Job job = planning.job();
-  Recommended out{
-      recommend(job, q.limits, e.found.report, basis, searching.options(1, "recommendation")).plan.plan, {}};
-  if (!(out.plan == e.chosen)) out.comparison = compare(job, e.chosen, out.plan, e.by);
+  Recommendation answer =
+      recommend(planning.job(), q.limits, e.found.report, basis, searching.options(1, "recommendation"));
+  std::string why = why_text(answer, basis.rule);
+  return Recommended{std::move(answer), std::move(why), {}};
+}
+
+// Beside a recommendation that is not the fastest on paper, what else it offers; else the next ones of the search.
+std::vector<RunnerUp> runners_up(const Job& job, const Explained& e, std::size_t most) {
+  std::vector<RunnerUp> out;
+  const auto add = [&](const RankedPlan& r, std::string_view kind) {
+    if (!(r.plan == e.chosen) && out.size() < most)
+      out.push_back(
+          {r.plan, std::string(kind), r.prediction.chance_of_overflow, compare(job, e.chosen, r.plan, e.by)});
+  };
+  if (e.recommended && !e.recommended->comparison && !e.recommended->answer.on_paper)
+    for (const OtherLayout& other : e.recommended->answer.alternatives) add(other.plan, name(other.kind));
+  else
+    for (const RankedPlan& r : e.found.report.ranked) add(r, "");
   return out;
+}
+
+// A layout that is safe and has nothing unusual is compared with such layouts; any other one with all.
+Others others_like(const Job& job, const Question& q, const Explained& e, const DecisionBasis& basis) {
+  if (!e.recommended || e.prediction.chance_of_overflow >= basis.rule.most_oom_chance ||
+      !unusual_features(job, basis.evidence, e.chosen).empty())
+    return {.limits = q.limits};
+  return {.limits = usual_limits(job, q.limits, basis.evidence),
+          .most_oom_chance = basis.rule.most_oom_chance,
+          .off_grid = false};
 }
 
 Explained explain(const Planning& planning, const ExplainOptions& options, RankBy by, SteadyPlans found,
@@ -71,7 +95,9 @@ Explained explain(const Planning& planning, const ExplainOptions& options, RankB
   }
   const std::vector<RankedPlan>& ranked = e.found.report.ranked;
   const ParallelPlan& best = ranked.empty() ? *q.plan : ranked.front().plan;
-  e.chosen = q.plan.value_or(best);
+  e.recommended = recommended(planning, e, basis, searching);
+  const bool answered = e.recommended && !options.daring;
+  e.chosen = q.plan.value_or(answered ? e.recommended->answer.plan.plan : best);
   e.own = why_not(job, e.chosen, best, by);
   // A choice that cannot run is no measure for another one.
   for (const auto& key : options.why) {
@@ -80,23 +106,25 @@ Explained explain(const Planning& planning, const ExplainOptions& options, RankB
     Asked& asked = e.why.back();
     if (q.profile && asked.answer.comparison) asked.rests_on = predict(job, filled.plan).rests_on;
   }
-  if (e.own.rejection) return e;
+  if (e.own.rejection) {
+    e.recommended.reset();
+    return e;
+  }
   e.prediction = predict_under(job, e.chosen, by);
   e.time = step_breakdown(job, e.chosen).mean;
-  e.recommended = recommended(planning, e, basis, searching);
-  for (const RankedPlan& r : ranked)
-    if (!(r.plan == e.chosen)) e.runners_up.push_back(compare(job, e.chosen, r.plan, by));
+  if (e.recommended && !(e.recommended->answer.plan.plan == e.chosen))
+    e.recommended->comparison = compare(job, e.chosen, e.recommended->answer.plan.plan, by);
+  e.runners_up = runners_up(job, e, static_cast<std::size_t>(options.top - (q.plan ? 0 : 1)));
   if (options.quick) return e;
+  const Others others = others_like(searched, q, e, basis);
+  e.usual = others.most_oom_chance < 1;
   if (!searching.stopped())
-    e.alternatives = alternatives(searched, q.limits, e.chosen, e.chosen.world(),
-                                  searching.options(1, "other fields"), by);
+    e.alternatives = alternatives(searched, others, e.chosen, searching.options(1, "other fields"), by);
   if (q.profile)  // found by the analytic model, and compared by the table
     for (Alternative& a : e.alternatives)
       if (a.exact = false; a.plan) a.comparison = compare(job, e.chosen, a.plan->plan, by);
   if (!searching.stopped())
-    e.sensitivities = sensitivities(
-        searched, default_space(q.model, q.training, q.cluster.device, e.chosen.world(), q.limits), e.chosen,
-        searching.options(1, "other machines"), by);
+    e.sensitivities = sensitivities(searched, others, e.chosen, searching.options(1, "other machines"), by);
   e.stopped = searching.stopped();
   return e;
 }
@@ -215,7 +243,7 @@ Verb explain_verb() {
           "Says where a layout's time goes, what the next ones lose and why, what the best layout would be "
           "with another value of one field, and whether the choice would change on a slightly different "
           "machine. With --why KEY: what becomes of that layout, with numbers, and the smallest change that "
-          "makes it possible. Without a layout, the best one is looked for first, as 'sextant plan' does.",
+          "makes it possible. Without a layout, what 'sextant plan' recommends is looked for first.",
       .examples = {{"the plan of a search", "sextant explain plan.json"},
                    {"why not another one",
                     "sextant explain plan.json --why tp8.pp2.z1.mbs1 --why tp1.z0.mbs4 --quick"},
@@ -225,11 +253,12 @@ Verb explain_verb() {
                     "sextant explain small.json --profile works.json --quick"}},
       .define = [](CLI::App& app) -> Run {
         auto options = std::make_shared<ExplainOptions>();
-        add_text(app,
-                 {.flag = "layout",
-                  .metavar = "KEY|FILE",
-                  .text = "the layout to explain, or a plan file; without it, the best one"},
-                 options->layout);
+        add_text(
+            app,
+            {.flag = "layout",
+             .metavar = "KEY|FILE",
+             .text = "the layout to explain, or a plan file; without it, what 'sextant plan' recommends"},
+            options->layout);
         add_question_options(app, options->question,
                              {.plan = true, .limits = true, .profile = true, .from = true});
         add_jitter_options(app, options->jitter);
@@ -264,6 +293,11 @@ Verb explain_verb() {
                   .metavar = "",
                   .text = "leave out the searches with other fields and on other machines"},
                  options->quick);
+        add_flag(app,
+                 {.flag = "--daring",
+                  .metavar = "",
+                  .text = "without a layout: the fastest on paper, whatever its risk and its features"},
+                 options->daring);
         add_number(app,
                    {.flag = "--budget-s",
                     .metavar = "SECONDS",

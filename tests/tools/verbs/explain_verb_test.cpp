@@ -40,8 +40,8 @@ Json explanation(std::vector<std::string> more) {
 }
 
 TEST(Explain, VerdictsHaveNumbersThatSum) {
-  const Json j = explanation({"--why", "tp4.pp4.z1.mbs1.full", "--why", "tp1.z0.mbs16", "--why", "tp3.pp2",
-                              "--why", "tp16.pp4.dp2"});
+  const Json j = explanation({"--daring", "--why", "tp4.pp4.z1.mbs1.full", "--why", "tp1.z0.mbs16", "--why",
+                              "tp3.pp2", "--why", "tp16.pp4.dp2"});
   EXPECT_EQ(j.at("schema"), "sextant.explain/2");
   std::uint64_t sum = 0;
   for (const auto& [name, count] : j.at("outcomes").items()) sum += count.get<std::uint64_t>();
@@ -193,6 +193,37 @@ TEST(Explain, RanksAsThePlanDid) {
   EXPECT_NE(text.find("s undisturbed"), std::string::npos) << text;
 }
 
+// Without a layout: what `plan` recommends, compared with its alternatives and with layouts of its kind.
+TEST(Explain, ExplainsWhatPlanRecommends) {
+  const Words question = {"--model", "llama-65b", "--cluster",      "16x8xa100-80gb",
+                          "--limit", "tp<=8",     "--global-batch", "1024"};
+  const auto ask = [&](Words verb, Words more) { return call(verb + question + more, kUnlimitedColumns); };
+  const Json plan = Json::parse(ask({"plan"}, {"--json"}).out);
+  const Json j = Json::parse(ask({"explain"}, {"--json"}).out);
+  EXPECT_EQ(j.at("chosen").at("key"), plan.at("recommended").at("key"));
+  EXPECT_EQ(j.at("recommended").at("why"), plan.at("recommended").at("why"));
+  EXPECT_TRUE(j.at("recommended").at("comparison").is_null());
+  ASSERT_EQ(j.at("runners_up").size(), plan.at("alternatives").size());
+  for (std::size_t i = 0; i < j.at("runners_up").size(); ++i) {
+    const Json &other = plan.at("alternatives").at(i), &told = j.at("runners_up").at(i);
+    for (const char* key : {"key", "kind", "chance_of_overflow"}) EXPECT_EQ(told.at(key), other.at(key));
+  }
+  EXPECT_TRUE(j.at("only_usual_layouts"));
+  for (const Json& a : j.at("alternatives")) {
+    const ParallelPlan p = parse_plan_key(a.at("key").get<std::string>());
+    EXPECT_TRUE(p.optimizer_offload == 0 && p.activation_offload == 0 && !p.parameter_offload) << a;
+  }
+  const std::string text = ask({"explain"}, {"--quick"}).out;
+  EXPECT_NE(text.find("it is what 'sextant plan' recommends: "), std::string::npos) << text;
+  EXPECT_NE(text.find("fastest on paper: "), std::string::npos) << text;
+  // Negative control: the fastest on paper is another layout, and is compared with all.
+  const Json daring = Json::parse(ask({"explain"}, {"--json", "--daring", "--quick"}).out);
+  EXPECT_EQ(daring.at("chosen").at("key"), plan.at("ranked").at(0).at("key"));
+  EXPECT_NE(daring.at("chosen").at("key"), j.at("chosen").at("key"));
+  EXPECT_EQ(daring.at("recommended").at("key"), j.at("chosen").at("key"));
+  EXPECT_FALSE(daring.at("only_usual_layouts"));
+}
+
 TEST(Explain, AlternativesAndMachinesAreOther) {
   const Json j = explanation({});
   const auto chosen = parse_plan_key(j.at("chosen").at("key").get<std::string>());
@@ -227,8 +258,9 @@ TEST(Explain, AlternativesAndMachinesAreOther) {
 TEST(Explain, WritesItsLayoutAndComparesAsManyAsAsked) {
   const TempDir folder;
   const std::string path = (folder.path() / "plan.json").string();
-  const std::vector<std::string> question = {"explain",       "--model", "llama-2-7b",      "--cluster",
-                                             "1x8xa100-80gb", "--limit", "tp<=2,pp=1,cp=1", "--quick"};
+  const std::vector<std::string> question = {"explain",         "--model",       "llama-2-7b",
+                                             "--cluster",       "1x8xa100-80gb", "--limit",
+                                             "tp<=2,pp=1,cp=1", "--quick",       "--daring"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), question.begin(), question.end());
     return call(more);
