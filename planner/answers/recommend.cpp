@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <ranges>
 #include <utility>
 
 #include "planner/answers/shortlist.hpp"
@@ -58,7 +59,7 @@ class Pool {
                        job.stack,    job.cost,           job.interval,  job.uncertainty,
                        job.residual, job.residual_taken, job.profiled} {
     smaller_host_.node.host_memory = room_on_host();
-    for (const RankedPlan& r : fastest.ranked) add(r);
+    for (const RankedPlan& r : fastest.ranked | std::views::take(kJudged)) add(r);
   }
 
   void search_more() {

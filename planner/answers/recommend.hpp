@@ -54,7 +54,9 @@ std::vector<std::string> unusual_features(const Job&, const EvidenceTable&, cons
 // What is usual: no feature of unusual_features(), and no uneven stages where the layers divide as well.
 PlanLimits usual_limits(const Job&, const PlanLimits&, const EvidenceTable&);
 
-// `fastest`: of the search for the fastest layouts; must have found some. `search_more`: false takes these alone.
+// `fastest`: of the search for so many of the fastest layouts; must have found some. `search_more`: false takes these alone. Of more
+// than kJudged the first are taken, so that an answer does not depend on how many are shown.
+inline constexpr int kJudged = 5;
 Recommendation recommend(const Job&, const PlanLimits&, const SearchReport& fastest, const DecisionBasis&,
                          const SearchOptions&, bool search_more = true);
 

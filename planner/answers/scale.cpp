@@ -25,11 +25,16 @@ auto on_size(const Job& job, int gpus, F ask) {
                  job.uncertainty, job.residual, job.residual_taken, job.profiled});
 }
 
-ScalePoint at_size(const Job& job, int gpus, const PlanLimits& limits, const SearchOptions& options) {
+ScalePoint at_size(const Job& job, int gpus, const PlanLimits& limits, const SearchOptions& options,
+                   const DecisionBasis* basis = nullptr) {
   return on_size(job, gpus, [&](const Job& sized) {
-    return ScalePoint{
+    const SearchBudget budget(options);
+    ScalePoint out{
         gpus,
         search(sized, default_space(job.model, job.training, job.cluster.device, gpus, limits), options), 0};
+    if (basis && !out.report.ranked.empty())
+      out.recommended = recommend(sized, limits, out.report, *basis, budget.next(), !budget.over()).plan;
+    return out;
   });
 }
 
@@ -91,21 +96,21 @@ std::optional<int> coarse_search(int from, int most, int per_node, const Ask& as
 }  // namespace
 
 std::vector<ScalePoint> scaling_curve(const Job& job, const std::vector<int>& gpus, const PlanLimits& limits,
-                                      const SearchOptions& options) {
+                                      const SearchOptions& options, const DecisionBasis* basis) {
   const SearchBudget budget(options);
   std::vector<ScalePoint> out;
   double reference = 0;
   int smallest = 0;
   for (const int n : gpus) {
     if (budget.over()) break;
-    out.push_back(at_size(job, n, limits, budget.next(options.top)));
+    out.push_back(
+        at_size(job, n, limits, budget.next(basis ? std::max(kJudged, options.top) : options.top), basis));
     if (out.back().report.ranked.empty()) continue;
     if (smallest == 0 || n < smallest)
-      smallest = n, reference = out.back().report.ranked.front().prediction.tokens_per_s_gpu;
+      smallest = n, reference = out.back().best().prediction.tokens_per_s_gpu;
   }
   for (ScalePoint& point : out)
-    if (!point.report.ranked.empty())
-      point.efficiency = point.report.ranked.front().prediction.tokens_per_s_gpu / reference;
+    if (!point.report.ranked.empty()) point.efficiency = point.best().prediction.tokens_per_s_gpu / reference;
   return out;
 }
 
@@ -188,9 +193,7 @@ FewestGpus fewest_gpus(const Job& job, std::optional<Seconds> deadline, int most
 
 const ScalePoint* cheapest(const std::vector<ScalePoint>& curve) {
   const ScalePoint* best = nullptr;
-  const auto price = [](const ScalePoint& p) {
-    return p.report.ranked.front().prediction.usd_per_million_tokens;
-  };
+  const auto price = [](const ScalePoint& p) { return p.best().prediction.usd_per_million_tokens; };
   for (const ScalePoint& point : curve)
     if (!point.report.ranked.empty() && price(point) > 0 && (!best || price(point) < price(*best)))
       best = &point;
@@ -202,8 +205,7 @@ const ScalePoint* most_lasting(const Job& job, const std::vector<ScalePoint>& cu
   double most = 0;
   for (const ScalePoint& point : curve) {
     if (point.report.ranked.empty()) continue;
-    const RankedPlan& fastest = point.report.ranked.front();
-    const auto g = goodput(job, fastest.plan, fastest.prediction.step, kind);
+    const auto g = goodput(job, point.best().plan, point.best().prediction.step, kind);
     if (g && g->tokens_per_s > most) best = &point, most = g->tokens_per_s;
   }
   return best;

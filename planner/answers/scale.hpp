@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "planner/answers/goodput.hpp"
+#include "planner/answers/recommend.hpp"
 #include "planner/search/search.hpp"
 
 namespace sextant {
@@ -14,11 +15,14 @@ struct ScalePoint {
   int gpus = 0;
   SearchReport report;    // empty ranking: nothing fits
   double efficiency = 0;  // tokens/s/GPU relative to the smallest size that fits
+  std::optional<RankedPlan> recommended = {};
+  // The recommended layout, where one was asked for, else the fastest; there must be some.
+  const RankedPlan& best() const { return recommended ? *recommended : report.ranked.front(); }
 };
 
-// Sizes after the budget is spent, or a cancellation, are left out.
+// Sizes after the budget is spent, or a cancellation, are left out. With a `basis` each size has its recommended layout.
 std::vector<ScalePoint> scaling_curve(const Job&, const std::vector<int>& gpus, const PlanLimits&,
-                                      const SearchOptions& = {});
+                                      const SearchOptions& = {}, const DecisionBasis* basis = nullptr);
 
 // A number of GPUs that divides badly may lose to a smaller one, and slow nodes to none: the fastest of the next multiples
 // below of every power of two and of whole nodes, and of what is left without the slowest nodes (planner/answers/sub_cluster.hpp), when

@@ -13,7 +13,7 @@ PlanFile first_plan(Session& session, QuestionOptions options) {
   Searching searching(session.terminal, 0);
   const SearchReport report =
       search_possible(job, default_space(q.model, q.training, q.cluster.device, q.cluster.gpus(), q.limits),
-                      searching.options(3));
+                      searching.options(kJudged));
   if (report.ranked.empty())
     throw ConfigError(Problem{"--model", "", q.model.name, "a model that this cluster can train",
                               "'sextant plan' with the same options says what would fit"});

@@ -268,8 +268,8 @@ std::optional<RankedPlan> surer_of(const std::vector<RankedPlan>& ranked) {
 ExitCode answer_fastest(const Asking& a) {
   const bool profiled = a.question().profile.has_value();
   // Near copies are passed over: a shortlist needs more layouts to choose from.
-  const int wanted =
-      profiled ? std::max(kRankedAnew, 2 * a.options.top) : std::max(a.options.top, 6 * a.options.shortlist);
+  const int wanted = profiled ? std::max(kRankedAnew, 2 * a.options.top)
+                              : std::max({a.options.top, 6 * a.options.shortlist, kJudged});
   SearchOptions how = a.searching.options(wanted);
   if (a.options.budget_s == 0) how.budget_s = a.options.patience_s;
   SearchReport report = search_possible(a.planning.job(), a.space, how);

@@ -61,6 +61,8 @@ void print_ranking(const Asking&, const std::vector<RankedPlan>&);
 // The commands that go on from here.
 void print_next(const Asking&, int gpus, const ParallelPlan&);
 nlohmann::ordered_json answer_json(const Asking&, const std::vector<RankedPlan>&, const SearchReport&);
+// The rule of recommendations, with the limit of --max-oom-chance.
+DecisionRule rule_of(const Asking&);
 // What to run of all that was searched, what it adds to JSON, and the screen that says it.
 Recommendation recommendation(const Asking&, const SearchReport&);
 void add_recommendation(const Asking&, const Recommendation&, nlohmann::ordered_json&);

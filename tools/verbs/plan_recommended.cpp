@@ -27,12 +27,6 @@ using Json = nlohmann::ordered_json;
 constexpr std::ptrdiff_t kScreenLines = 24;
 constexpr std::size_t kFewestAlternatives = 3;
 
-DecisionRule rule_of(const Asking& a) {
-  DecisionRule rule = load_decision_rule(a.session.presets());
-  if (a.options.max_oom_chance > 0) rule.most_oom_chance = a.options.max_oom_chance;
-  return rule;
-}
-
 Evidence evidence_of(const Asking& a, const ParallelPlan& plan) {
   return load_evidence(a.session.presets())
       .of(a.question().stack.name, a.question().cluster.device.generation, plan);
@@ -58,6 +52,12 @@ std::string found_text(const Asking& a, const SearchReport& report) {
 }
 
 }  // namespace
+
+DecisionRule rule_of(const Asking& a) {
+  DecisionRule rule = load_decision_rule(a.session.presets());
+  if (a.options.max_oom_chance > 0) rule.most_oom_chance = a.options.max_oom_chance;
+  return rule;
+}
 
 Recommendation recommendation(const Asking& a, const SearchReport& report) {
   if (a.options.daring) {

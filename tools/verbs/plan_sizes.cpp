@@ -34,7 +34,7 @@ Json point_json(const Asking& a, const ScalePoint& point) {
             {"efficiency", point.efficiency},
             {"best", nullptr}};
   j.update(report_json(point.report));
-  if (!point.report.ranked.empty()) j["best"] = ranked_json(a, point.report.ranked.front());
+  if (!point.report.ranked.empty()) j["best"] = ranked_json(a, point.best());
   return j;
 }
 
@@ -70,17 +70,19 @@ ExitCode answer_curve(const Asking& a) {
                                  q.cluster.device.name));
   const std::vector<int> sizes =
       a.options.scale.empty() ? usual_sizes(q.cluster) : parse_sizes(a.options.scale);
-  const auto points = scaling_curve(job, sizes, q.limits, a.searching.options(1, "sizes"));
+  const DecisionBasis basis{rule_of(a), load_evidence(a.session.presets())};
+  const auto points = scaling_curve(job, sizes, q.limits, a.searching.options(1, "sizes"),
+                                    a.options.daring ? nullptr : &basis);
   const ScalePoint* chosen = cheap ? cheapest(points) : lasting ? most_lasting(job, points, saves) : nullptr;
   const bool any =
       std::any_of(points.begin(), points.end(), [](const auto& p) { return !p.report.ranked.empty(); });
   a.searching.finish();
-  if (chosen) write_plan(a, chosen->gpus, chosen->report.ranked.front());
+  if (chosen) write_plan(a, chosen->gpus, chosen->best());
   if (a.session.common.json) {
     Json j = question_json(q);
     j["objective"] = a.options.objective;
     j["ranked"] = Json::array(), j["scale"] = Json::array();
-    if (chosen) j["ranked"].push_back(ranked_json(a, chosen->report.ranked.front()));
+    if (chosen) j["ranked"].push_back(ranked_json(a, chosen->best()));
     for (const ScalePoint& point : points) j["scale"].push_back(point_json(a, point));
     j["exact"] = points.size() == sizes.size() &&
                  std::all_of(points.begin(), points.end(), [](const auto& p) { return p.report.exact; });
@@ -98,8 +100,7 @@ ExitCode answer_curve(const Asking& a) {
   constexpr int kRateColumns = 10;  // of a bar as long as that of the fastest size
   double fastest = 0;
   for (const ScalePoint& point : points)
-    if (!point.report.ranked.empty())
-      fastest = std::max(fastest, point.report.ranked.front().prediction.tokens_per_s);
+    if (!point.report.ranked.empty()) fastest = std::max(fastest, point.best().prediction.tokens_per_s);
   LayoutTable table({{"GPUs"}}, after);
   for (const ScalePoint& point : points) {
     const std::string gpus = fmt::format("{}", point.gpus);
@@ -107,7 +108,7 @@ ExitCode answer_curve(const Asking& a) {
       table.add_empty({gpus}, why_empty(point.report));
       continue;
     }
-    const RankedPlan& best = point.report.ranked.front();
+    const RankedPlan& best = point.best();
     std::vector<std::string> cells = {
         fmt::format("{:.1f}", 100 * point.efficiency),
         bar_text(a.session.terminal, best.prediction.tokens_per_s / fastest, kRateColumns)};
@@ -134,11 +135,13 @@ ExitCode answer_curve(const Asking& a) {
   a.say(
       "Every size has the same global batch; efficiency is tokens/s/GPU against the smallest size that "
       "fits.");
+  a.say(a.options.daring ? "Of each size the fastest on paper."
+                         : "Of each size the recommended layout; --daring shows the fastest on paper.");
   if (!q.cluster.defects.empty())
     a.say("Sizes below the cluster's leave out the nodes with the worst defects.");
   if (chosen && a.options.scale.empty()) a.say("Of these sizes alone; --scale takes others.");
   if (chosen) {
-    const RankedPlan& best = chosen->report.ranked.front();
+    const RankedPlan& best = chosen->best();
     if (lasting)
       a.say(fmt::format("most lasting tokens: {} GPUs", chosen->gpus));
     else
@@ -151,7 +154,7 @@ ExitCode answer_curve(const Asking& a) {
   } else if (any) {
     const auto last =
         std::find_if(points.rbegin(), points.rend(), [](const auto& p) { return !p.report.ranked.empty(); });
-    print_next(a, last->gpus, last->report.ranked.front().plan);
+    print_next(a, last->gpus, last->best().plan);
   }
   return finished(a, any);
 }

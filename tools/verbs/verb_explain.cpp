@@ -157,9 +157,13 @@ ExitCode run(Session& session, ExplainOptions options) {
   const Question& q = planning.question();
   for (const auto& key : options.why) read_key(key, q);  // a slip shows before the search
   Searching searching(session.terminal, options.budget_s);
+  const DecisionBasis basis{load_decision_rule(session.presets()), load_evidence(session.presets())};
+  if (by != RankBy::undisturbed && !options.daring)  // the first one is recommended, as by `plan`
+    searching.limit_memory(
+        most_reserved(q.cluster.device.memory, basis.rule.most_oom_chance, overflow_scale(q.stack)));
   const int world = q.plan && q.plan->world() <= q.cluster.gpus() ? q.plan->world() : q.cluster.gpus();
   const SearchSpace space = default_space(q.model, q.training, q.cluster.device, world, q.limits);
-  const int top = q.profile ? std::max(kRankedAnew, 2 * options.top) : options.top;
+  const int top = q.profile ? std::max(kRankedAnew, 2 * options.top) : std::max(options.top, kJudged);
   SteadyPlans found = look_for_best(planning.job(), space, by, searching.options(top));
   const SearchReport& report = found.report;
   if (report.ranked.empty() && !q.plan && !session.common.json)
@@ -168,7 +172,6 @@ ExitCode run(Session& session, ExplainOptions options) {
     print_json(session, "explain", nothing_json(q, report));
     return searching.interrupted() ? ExitCode::interrupted : ExitCode::no_feasible_plan;
   }
-  const DecisionBasis basis{load_decision_rule(session.presets()), load_evidence(session.presets())};
   Explained e = explain(planning, options, by, std::move(found), basis, searching);
   if (!e.own.rejection)
     e.calibrated = use_covariance(session, options.question, q, e.chosen, e.prediction).has_value();

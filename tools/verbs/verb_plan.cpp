@@ -13,11 +13,12 @@ namespace sextant {
 
 namespace {
 
-// What --max-oom-chance leaves of a device's memory.
-Bytes most_planned_with(const PlanOptions& options, Bytes memory, const StackSpec& stack) {
-  return options.max_oom_chance > 0 && options.max_oom_chance < 1
-             ? most_reserved(memory, options.max_oom_chance, overflow_scale(stack))
-             : memory;
+// The OOM risk from which on no layout is looked for; 1 = whatever fits. Without --max-oom-chance it is the rule's where the first
+// one found is the answer; where layouts are compared, a recommendation minds it.
+double most_oom_chance(const PlanOptions& options, const std::filesystem::path& presets) {
+  if (options.max_oom_chance > 0) return options.max_oom_chance;
+  const bool takes_first = !options.jitter.ranked_by.empty() || options.objective == "fewest-gpus";
+  return takes_first && !options.daring ? load_decision_rule(presets).most_oom_chance : 1;
 }
 
 ExitCode run(Session& session, PlanOptions options) {
@@ -26,12 +27,14 @@ ExitCode run(Session& session, PlanOptions options) {
   check_output("--output", options.output, files_read(options.question));
   Question asked = read_question(options.question, session.presets());
   const Bytes memory = asked.cluster.device.memory;
-  const Bytes limit = most_planned_with(options, memory, asked.stack);
+  const double chance = most_oom_chance(options, session.presets());
+  const Bytes limit = chance < 1 ? most_reserved(memory, chance, overflow_scale(asked.stack)) : memory;
   if (limit < memory)
     asked.notes.push_back(
         fmt::format("layouts of at most {:.1f} of {:.1f} GiB alone: they run out of memory with a chance of "
-                    "at most {:g} %",
-                    gib(limit), gib(memory), 100 * options.max_oom_chance));
+                    "at most {:g} %{}",
+                    gib(limit), gib(memory), 100 * chance,
+                    options.max_oom_chance > 0 ? "" : "; --daring takes all that fit"));
   const Planning planning(std::move(asked), session.presets());
   const Question& q = planning.question();
   const SearchSpace space = default_space(q.model, q.training, q.cluster.device, q.cluster.gpus(), q.limits);

@@ -61,6 +61,41 @@ TEST(Recommended, LeavesRoomOnTheHostWhereThatCostsLittle) {
   }
 }
 
+// How many layouts are shown, and which verb is asked, changes nothing about the one that is recommended.
+TEST(Recommended, IsTheSameHoweverItIsAsked) {
+  const OrdinaryQuestion q = {"llama-2-13b", "8x8xa100-80gb", "4096", "1024"};
+  const auto key = [&](const Words& more) {
+    return nlohmann::json::parse(call(asked(q, "megatron-core", more)).out).at("recommended").at("key");
+  };
+  const auto usual = key({"--json"});
+  for (const char* top : {"1", "12"}) EXPECT_EQ(key({"--json", "--top", top}), usual) << top;
+  const auto curve =
+      nlohmann::json::parse(call(asked(q, "megatron-core", {"--json", "--scale", "64"})).out).at("scale");
+  EXPECT_EQ(curve.at(0).at("best").at("key"), usual);
+  Words explain = asked(q, "megatron-core", {"--json", "--quick", "--top", "1"});
+  explain.front() = "explain";
+  EXPECT_EQ(nlohmann::json::parse(call(explain).out).at("chosen").at("key"), usual);
+  // Negative control: what is fastest on paper is another one, in the curve too.
+  const auto daring =
+      nlohmann::json::parse(call(asked(q, "megatron-core", {"--json", "--scale", "64", "--daring"})).out);
+  EXPECT_NE(daring.at("scale").at(0).at("best").at("key"), usual);
+}
+
+// Sizes are chosen by layouts that surely fit.
+TEST(Recommended, SizesAreOfLayoutsThatFit) {
+  const OrdinaryQuestion q = {"llama-2-13b", "8x8xa100-80gb", "4096", "1024"};
+  const auto answer = [&](const Words& more) {
+    return nlohmann::json::parse(call(asked(q, "megatron-core", Words{"--json"} + more)).out);
+  };
+  const Words sizes = {"--scale", "8,32"};
+  const auto safe = answer(sizes), daring = answer(sizes + Words{"--daring"});
+  for (const auto& point : safe.at("scale")) EXPECT_LT(point.at("best").at("chance_of_overflow"), 0.05);
+  for (const auto& point : daring.at("scale")) EXPECT_GT(point.at("best").at("chance_of_overflow"), 0.05);
+  const Words fewest = {"--objective", "fewest-gpus"};
+  EXPECT_LT(answer(fewest).at("ranked").at(0).at("chance_of_overflow"), 0.05);
+  EXPECT_GE(answer(fewest).at("fewest_gpus"), answer(fewest + Words{"--daring"}).at("fewest_gpus"));
+}
+
 TEST(Recommended, IsOneScreen) {
   for (const OrdinaryQuestion& q : {kSmall, kTight})
     for (const int columns : {80, 120}) {
