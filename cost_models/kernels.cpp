@@ -153,9 +153,11 @@ void add_bias(KernelList& list, const BlockWork& w, const Direction& d) {
     if (w.kind == BlockKind::mlp) columns = w.hidden + (w.gated ? 2.0 : 1.0) * w.ffn;
     list.push_back(Pointwise{bytes * tokens * columns, 1});
   }
-  // The head's rows, read and written as they are used; backward also their gradients, read twice and written.
+  // The head's rows, read and written as they are used, by each half of a split backward; with their gradients also these, read twice
+  // and written.
   if (w.normalized && w.kind == BlockKind::head)
-    list.push_back(Pointwise{bytes * static_cast<double>(w.vocab) * w.hidden * (d.forward ? 2.0 : 5.0), 2});
+    list.push_back(
+        Pointwise{bytes * static_cast<double>(w.vocab) * w.hidden * (d.weight_gradient ? 5.0 : 2.0), 2});
 }
 
 }  // namespace

@@ -93,8 +93,7 @@ class StageWalk {
     }
     for (const std::size_t p : site->second)
       if (!(kind == BlockKind::norm && op.layer != kNone16)) parameters_.count_use(p, op.pass);
-    const bool forward = op.pass == Pass::forward || op.pass == Pass::recompute;
-    const bool uses = op.pass != Pass::backward_weight && (forward || kind != BlockKind::embedding);
+    const bool uses = reads_parameters(f_.graph.model, kind, op.pass);
     const bool fills = op.pass == Pass::backward || op.pass == Pass::backward_weight;
     std::vector<std::size_t> mine = site->second;
     if (kind == BlockKind::norm && op.layer != kNone16) {

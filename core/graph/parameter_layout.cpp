@@ -396,4 +396,9 @@ std::string parameter_name(ParameterKind kind, int layer) {
   return {};
 }
 
+bool reads_parameters(const ModelSpec& model, BlockKind kind, Pass pass) {
+  if (kind == BlockKind::embedding) return pass == Pass::forward || pass == Pass::recompute;
+  return pass != Pass::backward_weight || (kind == BlockKind::head && model.normalized_head);
+}
+
 }  // namespace sextant

@@ -112,6 +112,9 @@ int fetched_bytes(const TrainingSpec&, const StackRules&);
 
 // The block whose backward pass writes the gradient of this kind last.
 BlockKind gradient_writer(ParameterKind);
+// Whether a block reads its parameters in a pass. Weight halves do not, but for a normalized head's, which takes out of the
+// gradient what lies along the rows; nor does the embedding's backward.
+bool reads_parameters(const ModelSpec&, BlockKind, Pass);
 
 // Hugging Face name: "model.layers.3.self_attn.q_proj.weight".
 inline bool is_of_layer(ParameterKind kind) {

@@ -32,7 +32,7 @@ Op StageLowering::op_at(const Site& at, OpRole role, Pass pass, WorkId work, Lan
 }
 
 OpId StageLowering::block(const Site& at, BlockKind kind, Pass pass) {
-  const bool reads = pass != Pass::backward_weight;
+  const bool reads = reads_parameters(c_.model, kind, pass);
   if (reads) visit_module(at, kind);
   wait_parameters(at, kind);
   const OpId op = e_.emit(op_at(at, OpRole::block, pass, w_[kind][pass], lane(LaneKind::compute)));

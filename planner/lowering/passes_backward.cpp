@@ -205,7 +205,7 @@ void StageLowering::weight_slot(const Slot& slot) {
   Site at{model_chunk(slot), kNone16, slot.microbatch};
   const LayerRange layers = range(at.chunk);
   SavedChunk& keep = saved(slot);
-  const auto half = [&](BlockKind kind, BufferId saved_input, Range gradient) {
+  const auto half = [&](BlockKind kind, BufferId saved_input, Range gradient) -> OpId {
     const BufferId inside = enter_tp(at, Pass::backward_weight, {saved_input, Use::kept});
     wait_gradients(at, kind);
     const OpId op = block(at, kind, Pass::backward_weight);
@@ -213,8 +213,14 @@ void StageLowering::weight_slot(const Slot& slot) {
     e_.read(saved_input, Use::kept);
     e_.read(gradient.buffer, gradient.use);
     add_gradients(at, kind, op);
+    return op;
   };
-  if (last_chunk(at.chunk)) half(BlockKind::head, keep.head, {keep.logits, Use::loss});
+  if (last_chunk(at.chunk)) {
+    const bool reads = reads_parameters(c_.model, BlockKind::head, Pass::backward_weight);
+    if (reads) visit(head_bucket());
+    const OpId head = half(BlockKind::head, keep.head, {keep.logits, Use::loss});
+    if (reads) leave(head);
+  }
   for (int i = layers.count - 1; i >= 0; --i) {
     at.layer = layers.first + i;
     const SavedLayer& layer = keep.layers[static_cast<std::size_t>(i)];

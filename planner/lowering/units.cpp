@@ -91,6 +91,8 @@ void StageLowering::plan_visits() {
     } else if (slot.kind == SlotKind::backward) {
       visit_bucket_.insert(visit_bucket_.end(), head.rbegin(), head.rend());
       for (int i = layers.count - 1; i >= 0; --i) push_backward(layers.first + i, recomputed(i));
+    } else if (last_chunk(chunk) && reads_parameters(c_.model, BlockKind::head, Pass::backward_weight)) {
+      visit_bucket_.push_back(head_bucket());
     }
   }
   visits_.resize(visit_bucket_.size());

@@ -58,9 +58,6 @@ std::vector<Problem> runtime_refuses(const ModelSpec& m, const TrainingSpec& t, 
           llama);
   require(!m.normalized_head || !m.tied_embeddings, "model.normalized_head", "true", "false",
           "a normalized head that is the embedding as well is not known");
-  require(!m.normalized_head || p.schedule != PipelineSchedule::zero_bubble, "plan.schedule", "zero_bubble",
-          "another schedule",
-          "the gradient of a normalized head is not split into an input and a weight half");
   require(p.tp <= m.n_kv_heads, "plan.tp", std::to_string(p.tp),
           fmt::format("at most {} key/value heads", m.n_kv_heads),
           "the runtime does not copy key/value heads to several ranks");

@@ -289,6 +289,28 @@ TEST(Kernels, BiasesAndNormsOfQueriesAndKeysArePricedByTheirBytes) {
   }
 }
 
+// A head of unit rows: its rows are read for their lengths and for what is scaled, by each half of a split backward; the half with
+// the gradient of the rows reads it twice and writes it.
+TEST(Kernels, ANormalizedHeadIsPricedByItsRows) {
+  BlockWork w{.kind = BlockKind::head, .batch = 1, .seq_q = 2048, .seq_k = 2048, .hidden = 4096};
+  w.vocab = 125696;
+  const auto rows = [&](Pass pass) {
+    const auto bytes = [&](bool normalized) {
+      BlockWork one = w;
+      one.pass = pass, one.normalized = normalized;
+      double sum = 0;
+      for (const Kernel& k : kernels_of(one, StackSpec{}, CostConstants{}))
+        if (const auto* p = std::get_if<Pointwise>(&k)) sum += p->bytes;
+      return sum;
+    };
+    return (bytes(true) - bytes(false)) / (2.0 * 4096 * 125696);
+  };
+  EXPECT_NEAR(rows(Pass::forward), 2, 1e-9);
+  EXPECT_NEAR(rows(Pass::backward), 5, 1e-9);
+  EXPECT_NEAR(rows(Pass::backward_input), 2, 1e-9);
+  EXPECT_NEAR(rows(Pass::backward_weight), 5, 1e-9);
+}
+
 // System: the MLP of LLaMA-2-7B in fp8 under the own runtime. Expectation: its casts, counted operand by operand, beside products
 // at the rate of fp8, in all less than in bf16; another stack fuses casts and is charged no such passes.
 TEST(Kernels, CastsOfFp8ArePricedByTheirBytes) {

@@ -16,10 +16,24 @@ class CudaFamilies : public GpuTest {};
 
 constexpr double kBound = 1e-5;
 
-constexpr const char* kFamilies[] = {"qwen2",         "qwen2-tied",     "llama-biases", "llama-yarn",
-                                     "llama-dynamic", "qwen3",          "seed-oss",     "olmo2",
-                                     "phi3",          "mistral-window", "internlm2",    "baichuan-7b",
-                                     "baichuan2-7b",  "baichuan2-alibi"};
+constexpr const char* kFamilies[] = {"qwen2",
+                                     "qwen2-tied",
+                                     "llama-biases",
+                                     "llama-yarn",
+                                     "llama-dynamic",
+                                     "qwen3",
+                                     "seed-oss",
+                                     "olmo2",
+                                     "phi3",
+                                     "mistral-window",
+                                     "internlm2",
+                                     "baichuan-7b",
+                                     "baichuan2-7b",
+                                     "baichuan2-alibi",
+                                     "internlm3",
+                                     "phi3-longrope",
+                                     "phi3-longrope-short",
+                                     "llama-longrope"};
 
 // On an emulated GPU each under one layout by tiles and another by the libraries, and some others.
 TEST_F(CudaFamilies, LossAndEveryGradientAreTheirs) {
@@ -37,6 +51,24 @@ TEST_F(CudaFamilies, LossAndEveryGradientAreTheirs) {
         EXPECT_EQ(too_far(c.batch, gradients_of(c.batch, key, dtype, ranks_of_a_gpu(reference)), kBound), "")
             << name << ", " << key << (reference ? ", fp64 by tiles" : ", fp32 by libraries");
       }
+  }
+}
+
+// Zero-bubble schedules, whose weight halves take out of a normalized head's gradient what lies along its rows.
+TEST_F(CudaFamilies, HalvesOfANormalizedHeadsBackwardAreTheirs) {
+  for (const char* name : {"baichuan2-7b", "baichuan2-alibi"}) {
+    const FamilyCase c(name);
+    for (const char* key : {"pp2.mbs1.zb", "pp2.mbs1.zb.dp2.z2", "pp2.mbs1.zb.dp2.z3", "tp2.sp.pp2.mbs1.zb"})
+      for (const bool reference : {true, false}) {
+        const Dtype dtype = reference ? Dtype::fp64 : Dtype::fp32;
+        EXPECT_EQ(too_far(c.batch, gradients_of(c.batch, key, dtype, ranks_of_a_gpu(reference)), kBound), "")
+            << name << ", " << key << (reference ? ", fp64 by tiles" : ", fp32 by libraries");
+      }
+    GradientCase wrong = c.batch;  // control
+    wrong.model.normalized_head = false;
+    EXPECT_NE(too_far(c.batch, gradients_of(wrong, "pp2.mbs1.zb", Dtype::fp64, ranks_of_a_gpu(true)), kBound),
+              "")
+        << name;
   }
 }
 

@@ -147,17 +147,20 @@ TEST_P(Families, WeightsComeOutOfEachLayoutWithTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, Families,
-    ::testing::Values(FamilyTrial{"qwen2", {"pp2.mbs1.zb.dp2.z1"}},
-                      FamilyTrial{"qwen2-tied", {"tp4.sp.mbs1"}},
-                      FamilyTrial{"llama-biases", {"pp2.mbs1.zb"}}, FamilyTrial{"llama-yarn", {}},
-                      FamilyTrial{"llama-dynamic", {}}, FamilyTrial{"phi3-longrope", {}},
-                      FamilyTrial{"phi3-longrope-short", {}}, FamilyTrial{"llama-longrope", {}},
-                      FamilyTrial{"qwen3", {"pp2.mbs1.zb.dp2.z1", "tp2.sp.pp2.mbs1.zb"}},
-                      FamilyTrial{"olmo2", {"pp2.mbs1.zb.dp2.z1", "tp2.sp.pp2.mbs1.zb"}},
-                      FamilyTrial{"seed-oss", {}}, FamilyTrial{"internlm3", {}}, FamilyTrial{"phi3", {}},
-                      FamilyTrial{"mistral-window", {}}, FamilyTrial{"internlm2", {}},
-                      FamilyTrial{"baichuan-7b", {"tp4.sp.mbs1"}},
-                      FamilyTrial{"baichuan2-7b", {"tp4.sp.mbs1"}}, FamilyTrial{"baichuan2-alibi", {}}),
+    ::testing::Values(
+        FamilyTrial{"qwen2", {"pp2.mbs1.zb.dp2.z1"}}, FamilyTrial{"qwen2-tied", {"tp4.sp.mbs1"}},
+        FamilyTrial{"llama-biases", {"pp2.mbs1.zb"}}, FamilyTrial{"llama-yarn", {}},
+        FamilyTrial{"llama-dynamic", {}}, FamilyTrial{"phi3-longrope", {}},
+        FamilyTrial{"phi3-longrope-short", {}}, FamilyTrial{"llama-longrope", {}},
+        FamilyTrial{"qwen3", {"pp2.mbs1.zb.dp2.z1", "tp2.sp.pp2.mbs1.zb"}},
+        FamilyTrial{"olmo2", {"pp2.mbs1.zb.dp2.z1", "tp2.sp.pp2.mbs1.zb"}}, FamilyTrial{"seed-oss", {}},
+        FamilyTrial{"internlm3", {}}, FamilyTrial{"phi3", {}}, FamilyTrial{"mistral-window", {}},
+        FamilyTrial{"internlm2", {}}, FamilyTrial{"baichuan-7b", {"tp4.sp.mbs1"}},
+        FamilyTrial{
+            "baichuan2-7b",
+            {"tp4.sp.mbs1", "pp2.mbs1.zb", "pp2.mbs1.zb.dp2.z2", "pp2.mbs1.zb.dp2.z3", "tp2.sp.pp2.mbs1.zb"}},
+        FamilyTrial{"baichuan2-alibi",
+                    {"pp2.mbs1.zb", "pp2.mbs1.zb.dp2.z2", "pp2.mbs1.zb.dp2.z3", "tp2.sp.pp2.mbs1.zb"}}),
     [](const auto& param) {
       std::string text = param.param.name;
       std::ranges::replace(text, '-', '_');

@@ -37,10 +37,10 @@ void ParameterCheck::use(OpId i, const Parameter& p, const Access& read) {
   Fetched& unit = units_[read.buffer];
   problems_.require(unit.bucket == p.bucket, i, fmt::format("a fetch of bucket {} before it", p.bucket),
                     [&] { return fmt::format("bucket {} in buffer {}", unit.bucket, read.buffer); });
-  // A fetch serves one visit: forward or backward of one micro-batch, the embedding apart from a head tied to it.
-  const bool forward = op.pass == Pass::forward;
+  // A fetch serves one visit: forward, backward or weight half of one micro-batch, the embedding apart from a head tied to it.
+  const int pass = op.pass == Pass::forward ? 0 : op.pass == Pass::backward_weight ? 2 : 1;
   const bool lookup = std::get<BlockWork>(f_.graph.works[op.work]).kind == BlockKind::embedding;
-  const int visit = (op.microbatch * 2 + (forward ? 0 : 1)) * 2 + (lookup ? 1 : 0);
+  const int visit = (op.microbatch * 3 + pass) * 2 + (lookup ? 1 : 0);
   if (unit.visit < 0) unit.visit = visit;
   problems_.require(unit.visit == visit, i, "a fetch of its own", "the unit that an earlier visit fetched");
 }

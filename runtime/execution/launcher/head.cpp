@@ -82,7 +82,14 @@ void StepLauncher::head_backward_half(const Op& op, const BlockWork& w, StreamId
   const TensorView normed = normed_of(op, w);
   const auto ranges = gradients(op);
   const TensorView dweight = weight(ranges.at(0), accumulator_of(w.dtype), w.vocab, w.hidden);
-  run(stream, [this, dlogits, normed, dweight, stale = overwrites(op)](const BlockContext& c) {
+  // Of a normalized head what lies along its rows is taken out once all tokens are in, which needs the rows and their lengths.
+  HeadUnit u;
+  const bool projects = w.normalized && gradient_is_whole(op);
+  if (projects) {
+    u.weight = weight(find(op, OperandUse::parameter), w.dtype, w.vocab, w.hidden);
+    u.inverse = TensorSet(workspace_tensors(w, head_chunk(w)), head_scratch_)["inverse"];
+  }
+  run(stream, [this, u, projects, dlogits, normed, dweight, stale = overwrites(op)](const BlockContext& c) {
     kernels_.gemm({.a = dlogits,
                    .b = normed,
                    .c = dweight,
@@ -90,6 +97,9 @@ void StepLauncher::head_backward_half(const Op& op, const BlockWork& w, StreamId
                    .accumulate = !stale,
                    .threads = c.threads,
                    .stream = c.stream});
+    if (!projects) return;
+    head_lengths(c, u);
+    head_project(c, u, dweight);
   });
 }
 

@@ -25,7 +25,8 @@ struct Layout {
   bool fsdp = false;
   bool cp_ring = false;
   QkNorm qk_norm = QkNorm::none;
-  bool copies = false;  // of gradients, for the update
+  bool copies = false;      // of gradients, for the update
+  bool normalized = false;  // head
 };
 void PrintTo(const Layout& l, std::ostream* out) { *out << l.key << (l.tied ? " tied" : ""); }
 
@@ -47,9 +48,11 @@ ExecutionGraph lower_layout(const Layout& l) {
   const ParallelPlan plan = parse_plan_key(l.key);
   const int layers = std::max(2, plan.pp * plan.vp);
   const int batch = plan.dp * plan.micro_batch * std::max(2, plan.pp);
-  if (l.qk_norm == QkNorm::none) return lower_tiny(l.key, layers, batch, stack_of(l), true, l.tied);
+  if (l.qk_norm == QkNorm::none && !l.normalized)
+    return lower_tiny(l.key, layers, batch, stack_of(l), true, l.tied);
   ModelSpec model = tiny_model(layers);
-  model.qk_norm = l.qk_norm, model.norm_placement = NormPlacement::after;
+  model.qk_norm = l.qk_norm, model.normalized_head = l.normalized;
+  if (l.qk_norm != QkNorm::none) model.norm_placement = NormPlacement::after;
   return lower(model, tiny_training(batch), flat_links(plan), plan, stack_of(l), {true});
 }
 
@@ -90,6 +93,8 @@ const Layout kLayouts[] = {
     {.key = "tp2.cp2.pp2.mbs1.zb.nosp", .qk_norm = QkNorm::whole},
     {.key = "tp2.cp2.mbs1.sel", .cp_ring = true, .qk_norm = QkNorm::whole},
     {.key = "tp2.pp2.dp2.z1.mbs1", .pipelined_update = true, .copies = true},
+    {.key = "tp2.pp2.mbs1.zb", .normalized = true},
+    {.key = "pp2.dp2.z3.mbs1.zb", .normalized = true},
 };
 
 Layout plain(Layout l) {
@@ -250,6 +255,7 @@ RC_GTEST_PROP(CheckerProperty, AcceptsEveryLawfulPlan, ()) {
   const ParallelPlan plan = small_plan();
   ModelSpec model = tiny_model(arbitrary::upto(1, 8));
   model.tied_embeddings = *rc::gen::arbitrary<bool>();
+  model.normalized_head = *rc::gen::arbitrary<bool>();
   const TrainingSpec training = tiny_training(plan.dp * arbitrary::upto(1, 6));
   RC_PRE(validate(plan, model, training).empty());
   StackSpec stack;

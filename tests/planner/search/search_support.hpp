@@ -147,6 +147,7 @@ class RandomJob {
     m.tied_embeddings = coin(), m.gated_mlp = coin();
     m.output_bias = upto(0, 3) == 0, m.mlp_bias = upto(0, 3) == 0;
     if (coin()) m.qk_norm = arbitrary::one_of<QkNorm>(3);
+    m.normalized_head = coin();
     m.hidden = 256 * upto(1, 16), m.ffn_hidden = 64 * upto(1, 128), m.vocab_size = upto(100, 100000);
     owned_.training.seq_len = 64 << upto(0, 6);
     owned_.training.global_batch = upto(1, 11) << upto(0, 4);  // also batches that stages do not divide

@@ -173,13 +173,13 @@ INSTANTIATE_TEST_SUITE_P(
     Layouts, StageMemoryLattice,
     ::testing::Values("mbs1", "mbs2.full", "mbs1.sel", "tp2.mbs1", "tp2.mbs1.nosp", "tp2.mbs1.full",
                       "tp4.pp2.mbs1", "pp4.mbs1", "pp4.mbs1.full", "pp4.mbs1.full1", "pp2.mbs1.gpipe",
-                      "pp4.mbs1.zb", "tp2.pp2.mbs1.zb", "pp2.vp2.mbs1", "tp2.pp2.vp4.mbs1.full",
-                      "dp4.z0.mbs1", "dp4.z1.mbs1", "dp4.z1.mbs1.b1K.lb3", "dp4.z1.mbs1.nogr.nopg",
-                      "dp4.z2.mbs1", "pp2.dp2.z2.mbs1", "dp4.z3.mbs1", "dp4.z3.mbs1.nopg",
-                      "dp4.z3.sd2.mbs1.full", "cp2.dp2.z1.mbs1", "tp2.cp2.mbs1", "cp2.mbs1.full",
-                      "tp2.cp2.mbs1.full", "tp2.cp2.mbs1.nosp", "cp2.pp2.mbs1.zb", "tp2.cp4.mbs1.ao2",
-                      "dp2.z1.mbs1.oo50", "dp2.z3.mbs1.oo100.po", "mbs1.po", "mbs1.ao2", "pp2.mbs1.ao2.hz2",
-                      "pp2.mbs1.ao3.full1", "pp4.mbs1.L1-2-3-2", "pp2.mbs1.L0-8"));
+                      "pp4.mbs1.zb", "tp2.pp2.mbs1.zb", "pp2.dp2.z3.mbs1.zb", "pp2.vp2.mbs1",
+                      "tp2.pp2.vp4.mbs1.full", "dp4.z0.mbs1", "dp4.z1.mbs1", "dp4.z1.mbs1.b1K.lb3",
+                      "dp4.z1.mbs1.nogr.nopg", "dp4.z2.mbs1", "pp2.dp2.z2.mbs1", "dp4.z3.mbs1",
+                      "dp4.z3.mbs1.nopg", "dp4.z3.sd2.mbs1.full", "cp2.dp2.z1.mbs1", "tp2.cp2.mbs1",
+                      "cp2.mbs1.full", "tp2.cp2.mbs1.full", "tp2.cp2.mbs1.nosp", "cp2.pp2.mbs1.zb",
+                      "tp2.cp4.mbs1.ao2", "dp2.z1.mbs1.oo50", "dp2.z3.mbs1.oo100.po", "mbs1.po", "mbs1.ao2",
+                      "pp2.mbs1.ao2.hz2", "pp2.mbs1.ao3.full1", "pp4.mbs1.L1-2-3-2", "pp2.mbs1.L0-8"));
 
 // The copies are the peak where they are more than the passes take, and add nothing where they are less.
 TEST(StageMemory, TheUpdateIsThePeakWhereItIsTheFullest) {
