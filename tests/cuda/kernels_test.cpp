@@ -191,7 +191,7 @@ TEST_F(CudaKernels, Rmsnorm) {
   });
 }
 
-// A third of rows that several ranks have: their sums, and the norm both ways with those of whole rows.
+// A third of rows that several ranks have: the norm both ways with sums of whole rows.
 TEST_F(CudaKernels, RmsnormOfRowsOnSeveralRanks) {
   for_each_extent([&](Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap) {
     const Dtype wide = accumulator_of(dtype);
@@ -199,8 +199,7 @@ TEST_F(CudaKernels, RmsnormOfRowsOnSeveralRanks) {
         squares(wide, 1, rows, 0.1, 3.0 * static_cast<double>(cols)),
         sums(wide, 1, rows, static_cast<double>(cols), 10.0 * static_cast<double>(cols)),
         dweight(wide, 1, cols);
-    const Twin dots = Twin::poisoned(wide, 1, rows), own = Twin::poisoned(wide, 1, rows),
-               dx = Twin::poisoned(dtype, rows, cols + gap);
+    const Twin dx = Twin::poisoned(dtype, rows, cols + gap);
     const auto backward = [&](std::int64_t gpu_width) {
       on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
         const auto at = [&](const Twin& t) { return t.on(gpu).column_range(0, cols); };
@@ -217,20 +216,10 @@ TEST_F(CudaKernels, RmsnormOfRowsOnSeveralRanks) {
       });
     };
     on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
-      const auto at = [&](const Twin& t) { return t.on(gpu).column_range(0, cols); };
-      k.row_dots({.a = at(x), .b = at(x), .out = own.on(gpu), .stream = s});
-      k.row_dots({.a = at(x), .b = at(dy), .out = dots.on(gpu), .stream = s});
       k.inverse_rms({.x = squares.on(gpu), .width = 3 * cols, .eps = 1e-5, .stream = s});
     });
     const std::string what = label("rmsnorm of a part", dtype, rows, cols, gap);
-    own.expect_alike(bound_of(wide), what), squares.expect_alike(bound_of(wide), what);
-    // What cancels in a sum of products is no error of it: as far off as their lengths allow.
-    double length = 0, off = 0;
-    const std::vector<double> of_x = to_doubles(own.on(false)), cpu = to_doubles(dots.on(false)),
-                              gpu = to_doubles(dots.downloaded().view());
-    for (std::size_t r = 0; r < cpu.size(); ++r)
-      length = std::max(length, of_x[r]), off = std::max(off, std::abs(cpu[r] - gpu[r]));
-    EXPECT_LE(off, 20 * bound_of(wide) * (length + 1)) << what;
+    squares.expect_alike(bound_of(wide), what);
     backward(3 * cols);
     dx.expect_columns_alike(0, cols, bound_of(dtype, 4), what);
     dweight.expect_alike(bound_of(dtype, 4), what);
