@@ -88,13 +88,15 @@ std::vector<ModelFamily> make_families() {
                  .n_kv_heads_default = 8,
                  .head_dim_default = 128});
   // Their 7B rotates, their 13B (hidden size 5120) adds ALiBi: the code differs, the configurations do not say so. Baichuan 2
-  // divides the rows of its head by their length, and is told from the first Baichuan by the weight of its z-loss.
+  // divides the rows of its head by their length, and is told from the first Baichuan by the weight of its z-loss, which not every
+  // file states, or by its vocabulary, as vLLM, SGLang and TGI do.
   all.push_back({.model_type = "baichuan",
                  .classes = {"BaichuanForCausalLM", "BaiChuanForCausalLM"},
                  .keys = {{"model_max_length", "max_position_embeddings"}},
                  .ignored = {"z_loss_weight"},
                  .alibi_from_hidden = 5120,
                  .normalized_head_key = "z_loss_weight",
+                 .normalized_head_vocab = 125696,
                  .tensors = {{"self_attn.W_pack",
                               {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
                               TensorPacking::stacked}}});
@@ -104,16 +106,18 @@ std::vector<ModelFamily> make_families() {
 struct Missing {
   std::string_view model_type, what;
   bool costs_like_llama =
-      false;  // of the same shape: parameters, and for all that a plan counts, time and memory
+      false;            // of the same shape: parameters, and for all that a plan counts, time and memory
+  bool images = false;  // and an encoder of images
 };
 constexpr std::string_view kExperts = "a mixture of experts: a router, and an MLP for each expert";
 constexpr std::string_view kGemma3 =
     "norms on both sides of a half-layer, windows in five of six layers, two rotary bases, scores scaled by "
-    "a number "
-    "of their own, scaled embeddings, a GELU gate, and norms (those of q and k too) whose weights count from "
-    "one";
+    "a number of their own, scaled embeddings, a GELU gate, and norms (those of q and k too) whose weights "
+    "count from one";
 constexpr std::string_view kLlama4 =
-    "a mixture of experts, attention over chunks, and layers without positions";
+    "a mixture of experts beside a shared one, attention over chunks in three of four layers, layers without "
+    "positions, norms of q and k without weights, scores scaled by position, and rotary pairs that lie side "
+    "by side";
 constexpr std::string_view kParallel =
     "attention and MLP beside each other on one norm, and layer norms without RMS";
 constexpr std::string_view kImages = "an encoder of images (decoders of text alone are known)";
@@ -133,7 +137,7 @@ constexpr std::array kMissing = {
     Missing{"deepseek_v2", "a mixture of experts, and latent attention"},
     Missing{"deepseek_v3", "a mixture of experts, and latent attention"},
     Missing{"minicpm3", "latent attention, and scaled embeddings, residuals and logits"},
-    Missing{"llama4", kLlama4},
+    Missing{.model_type = "llama4", .what = kLlama4, .images = true},
     Missing{"llama4_text", kLlama4},
     Missing{"gemma", "scaled embeddings, a GELU gate, and norms whose weights count from one"},
     Missing{"gemma2",
@@ -141,7 +145,7 @@ constexpr std::array kMissing = {
             "scores "
             "scaled by a number of their own, scaled embeddings, a GELU gate, and norms whose weights count "
             "from one"},
-    Missing{"gemma3", kGemma3},
+    Missing{.model_type = "gemma3", .what = kGemma3, .images = true},
     Missing{"gemma3_text", kGemma3},
     Missing{"smollm3", "layers without positions (every fourth)", true},
     Missing{"granite", "scaled embeddings, residuals, scores and logits", true},
@@ -219,6 +223,15 @@ const std::vector<ModelFamily>& families() {
   return all;
 }
 
+bool normalizes_head(const ModelFamily& f, bool has_key, int vocab_size) {
+  return !f.normalized_head_key.empty() && (has_key || vocab_size == f.normalized_head_vocab);
+}
+
+bool reads_key(const ModelFamily& f, std::string_view key) {
+  return key == f.normalized_head_key || std::ranges::count(f.ignored, key) > 0 ||
+         std::ranges::any_of(f.keys, [&](const auto& pair) { return pair.first == key; });
+}
+
 const ModelFamily* family_of(const ModelSpec& m) {
   if (m.norm != NormKind::rms || !m.gated_mlp || m.linear_bias || m.embedding_norm) return nullptr;
   for (const ModelFamily& f : families()) {
@@ -233,7 +246,7 @@ const ModelFamily* family_of(const ModelSpec& m) {
             : m.position == PositionKind::alibi && f.alibi_from_hidden > 0 && m.hidden >= f.alibi_from_hidden;
     if (biases && mlp_biases && positions && m.qk_norm == f.qk_norm && m.norm_placement == f.norms &&
         (m.window == 0 || f.window != FamilyWindow::never) &&
-        (!m.normalized_head || !f.normalized_head_key.empty()))
+        m.normalized_head == normalizes_head(f, m.normalized_head, m.vocab_size))
       return &f;
   }
   return nullptr;
@@ -268,7 +281,8 @@ TensorPlace place_of(const ModelFamily& family, const ModelSpec& m, std::string_
 MissingFeatures missing_for(std::string_view model_type) {
   const auto found = std::ranges::find(kMissing, model_type, &Missing::model_type);
   if (found == kMissing.end()) return {};
-  return {found->what, found->costs_like_llama};
+  return {fmt::format("{}{}", found->what, found->images ? ", and an encoder of images" : ""),
+          found->costs_like_llama};
 }
 
 }  // namespace sextant

@@ -46,12 +46,20 @@ struct ModelFamily {
   int original_positions_default =
       0;  // original_max_position_embeddings; 0: as the scaling of positions says
   double norm_eps_default = 1e-6;
-  int alibi_from_hidden = 0;                  // ALiBi in place of RoPE from this width on; 0: never
-  std::string_view normalized_head_key = "";  // the key that tells such models from those without
-  std::vector<FamilyTensors> tensors = {};    // those named otherwise than LLaMA's
+  int alibi_from_hidden = 0;  // ALiBi in place of RoPE from this width on; 0: never
+  // What tells models with a normalized head from those without: a key, which is written, or a vocabulary of this size.
+  std::string_view normalized_head_key = "";
+  int normalized_head_vocab = 0;
+  std::vector<FamilyTensors> tensors = {};  // those named otherwise than LLaMA's
 };
 
 const std::vector<ModelFamily>& families();
+
+// Whether a model with so many words has a normalized head, where its configuration has or lacks the family's key.
+bool normalizes_head(const ModelFamily&, bool has_key, int vocab_size);
+
+// Whether the family reads `key` of its configurations, beside those that all have.
+bool reads_key(const ModelFamily&, std::string_view key);
 
 // Whose configuration it is; null: GPT-2's or BLOOM's. ConfigError: nobody's that is known.
 const ModelFamily* family_of_config(const nlohmann::json& config);
@@ -73,7 +81,7 @@ TensorPlace place_of(const ModelFamily&, const ModelSpec&, std::string_view name
 
 // What a model_type needs that no ModelSpec can say ("a mixture of experts"); empty for those that nobody here knows.
 struct MissingFeatures {
-  std::string_view what = {};
+  std::string what = {};
   bool costs_like_llama = false;  // a LLaMA of the same shape has its parameters, and its plan
 };
 MissingFeatures missing_for(std::string_view model_type);

@@ -77,6 +77,7 @@ constexpr std::array kOthers = {
     Other{"embedding_multiplier", is_one, "1", "scaled embeddings are not modelled"},
     Other{"residual_multiplier", is_one, "1", "scaled residuals are not modelled"},
     Other{"logits_scaling", is_one, "1", "scaled logits are not modelled"},
+    Other{"use_mrope", asks_for_nothing, "false", "positions of images beside text are not modelled"},
     Other{"pruned_heads", asks_for_nothing, "{}", "every layer is modelled with all its heads"},
     Other{"vision_config", asks_for_nothing, "nothing", "decoders of text alone are known"},
     Other{"audio_config", asks_for_nothing, "nothing", "decoders of text alone are known"},
@@ -96,7 +97,7 @@ constexpr std::string_view kShape =
     " num_key_value_heads head_dim max_position_embeddings rms_norm_eps tie_word_embeddings"
     " attention_bias mlp_bias hidden_act rope_theta rope_scaling rope_parameters partial_rotary_factor "
     "num_local_experts"
-    " num_experts n_routed_experts n_embd n_embed n_layer n_head n_inner n_positions"
+    " num_experts n_routed_experts moe_num_experts n_embd n_embed n_layer n_head n_inner n_positions"
     " layer_norm_epsilon activation_function seq_length original_max_position_embeddings ";
 
 // Of a part that is switched off, or of numerics and checkpoints.
@@ -159,7 +160,7 @@ std::vector<Problem> other_architecture(const json& config) {
   return problems;
 }
 
-std::vector<std::string> config_notes(const json& config) {
+std::vector<std::string> config_notes(const json& config, const ModelFamily* family) {
   std::vector<std::string> notes, unknown;
   if (const auto at = config.find("quantization_config");
       at != config.end() && !asks_for_nothing(*at, config))
@@ -168,7 +169,7 @@ std::vector<std::string> config_notes(const json& config) {
         "(--set training.parameter=...)");
   std::size_t left_out = 0;
   for (const auto& [key, value] : config.items()) {
-    if (value.is_null() || is_known(key)) continue;
+    if (value.is_null() || is_known(key) || (family && reads_key(*family, key))) continue;
     if (unknown.size() < kNamed)
       unknown.push_back(shown_key(key));
     else

@@ -7,6 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "core/base/error.hpp"
+#include "core/model/hugging_face_families.hpp"
 
 namespace sextant {
 
@@ -14,7 +15,8 @@ namespace sextant {
 // value asks for nothing. `config` is an object.
 std::vector<Problem> other_architecture(const nlohmann::json& config);
 
-// What a reader of the plan should know: weights that are quantized, and keys that nobody here knows.
-std::vector<std::string> config_notes(const nlohmann::json& config);
+// What a reader of the plan should know: weights that are quantized, and keys that nobody here knows, the family (null: GPT-2's
+// or BLOOM's) neither.
+std::vector<std::string> config_notes(const nlohmann::json& config, const ModelFamily*);
 
 }  // namespace sextant

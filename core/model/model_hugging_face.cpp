@@ -48,9 +48,19 @@ void require_activation(JsonReader& io, std::string_view key, std::string found,
              fmt::format("one of {}", fmt::join(known.begin(), known.end(), ", ")), ""});
 }
 
+constexpr const char* kExpertKeys[] = {"num_local_experts", "num_experts", "n_routed_experts",
+                                       "moe_num_experts"};
+
+bool has_experts(const json& config) {
+  return std::ranges::any_of(kExpertKeys, [&](const char* key) {
+    const auto at = config.find(key);
+    return at != config.end() && at->is_number() && at->get<double>() > 1;
+  });
+}
+
 // Layers of experts would be read as dense ones.
 void require_dense(JsonReader& io) {
-  for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"}) {
+  for (const char* key : kExpertKeys) {
     int experts = 0;
     io.optional(key, experts);
     if (experts > 1)
@@ -140,7 +150,7 @@ ModelSpec read_decoder(const ModelFamily& family, const json& config) {
   if (family.alibi_from_hidden > 0 && m.hidden >= family.alibi_from_hidden)
     m.position = PositionKind::alibi, m.rope_scaling.reset();
   m.normalized_head =
-      !family.normalized_head_key.empty() && j.contains(std::string(family.normalized_head_key));
+      normalizes_head(family, j.contains(std::string(family.normalized_head_key)), m.vocab_size);
   json rest = j;
   read_window(io, rest, family, m);
   for (const auto key : family.ignored) rest.erase(std::string(key));
@@ -226,7 +236,9 @@ const Architecture& architecture_of(const json& j) {
         classes.empty() || std::find(a.classes.begin(), a.classes.end(), found) != a.classes.end();
     if (same_type && same_class) return a;
   }
-  const MissingFeatures missing = missing_for(model_type);
+  MissingFeatures missing = missing_for(model_type);
+  // Of a type that nobody here knows, what its keys say.
+  if (missing.what.empty() && has_experts(j)) missing = missing_for("mixtral");
   const std::string hint =
       missing.what.empty()
           ? "not known here; only if its layers are LLaMA's in all (RMS norms before each half-layer, "
@@ -277,9 +289,10 @@ std::vector<Problem> as_spelled(std::vector<Problem> problems, const json& confi
 const ModelFamily* family_of_config(const json& config) { return architecture_of(config).family; }
 
 ModelSpec model_from_hugging_face(const json& j, const std::string& name, std::vector<std::string>* notes) {
-  ModelSpec m = architecture_of(j).read(j);
+  const Architecture& architecture = architecture_of(j);
+  ModelSpec m = architecture.read(j);
   if (notes)
-    for (std::string& note : config_notes(j)) notes->push_back(std::move(note));
+    for (std::string& note : config_notes(j, architecture.family)) notes->push_back(std::move(note));
   const auto at = j.find("_name_or_path");
   const bool named = at != j.end() && at->is_string() && !at->get_ref<const std::string&>().empty();
   m.name = named && name.empty() ? at->get<std::string>() : name;

@@ -71,6 +71,48 @@ TEST(Families, WhatIsKnownButNotModelledSaysWhatIsMissing) {
   }
 }
 
+// A mixture of experts whose type nobody here knows is told by its keys, whatever it calls their number.
+TEST(Families, MixturesOfExpertsOfUnknownTypesAreToldByTheirKeys) {
+  for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}) {
+    json j = v4();
+    j["model_type"] = "nobodys", j["architectures"] = {"NobodysForCausalLM"};
+    j[key] = 64;
+    EXPECT_TRUE(has(error_of(j), "it needs a mixture of experts")) << key << ": " << error_of(j);
+    j[key] = 1;
+    EXPECT_FALSE(has(error_of(j), "a mixture of experts")) << key << ": " << error_of(j);
+  }
+}
+
+// Not every file of Baichuan 2 states its z-loss: then its vocabulary tells. What the family reads is not called unknown.
+TEST(Families, ANormalizedHeadIsToldByItsKeyOrItsVocabulary) {
+  json j = v4();
+  j["model_type"] = "baichuan", j["architectures"] = {"BaichuanForCausalLM"};
+  j["model_max_length"] = 4096;
+  const auto normalized = [&](int vocabulary, bool key) {
+    j["vocab_size"] = vocabulary;
+    j.erase("z_loss_weight");
+    if (key) j["z_loss_weight"] = 0;
+    std::vector<std::string> notes;
+    const ModelSpec m = model_from_hugging_face(j, "m", &notes);
+    EXPECT_EQ(notes, std::vector<std::string>());
+    // A file that is written of it says the same.
+    const ModelFamily* family = family_of(m);
+    EXPECT_EQ(family && family->model_type == "baichuan", m.normalized_head);
+    return m.normalized_head;
+  };
+  EXPECT_TRUE(normalized(125696, true));
+  EXPECT_TRUE(normalized(125696, false));
+  EXPECT_TRUE(normalized(125697, true));
+  EXPECT_FALSE(normalized(64000, false));
+  ModelSpec plain;  // an ALiBi model that no file of the family can say
+  j["vocab_size"] = 64000, j["hidden_size"] = 5120, j["num_attention_heads"] = 40;
+  plain = model_from_json(j, "m");
+  ASSERT_EQ(plain.position, PositionKind::alibi);
+  EXPECT_NE(family_of(plain), nullptr);
+  plain.vocab_size = 125696;
+  EXPECT_EQ(family_of(plain), nullptr);
+}
+
 // Each piece that Gemma's decoders need beside LLaMA's, by its configuration and code in transformers.
 TEST(Families, GemmasAreRefusedWithEachMissingPiece) {
   const auto refusal = [](const char* type) {
@@ -81,6 +123,8 @@ TEST(Families, GemmasAreRefusedWithEachMissingPiece) {
   };
   const char* const all[] = {"norms on both sides of a half-layer", "scores scaled by a number of their own",
                              "scaled embeddings", "a GELU gate", "whose weights count from one"};
+  EXPECT_TRUE(has(refusal("gemma3"), "and an encoder of images"));
+  EXPECT_FALSE(has(refusal("gemma3_text"), "encoder of images"));
   for (const char* type : {"gemma2", "gemma3_text", "gemma3"})
     for (const char* piece : all) EXPECT_TRUE(has(refusal(type), piece)) << type << ": " << refusal(type);
   EXPECT_TRUE(has(refusal("gemma2"), "windows in every second layer, capped scores and logits"));
