@@ -63,6 +63,11 @@ std::optional<fs::path> find_preset(const fs::path& presets, std::string_view ki
     if (plain(file.stem().string()) == asked) return file;
   for (const auto& alias : aliases_of(files))
     if (plain(alias.text) == asked) return alias.file;
+  // "OLMo-2-1124-7B": a name of the hub without its owner.
+  for (const auto& alias : aliases_of(files))
+    if (const auto owner = alias.text.find('/');
+        owner != std::string::npos && plain(alias.text.substr(owner + 1)) == asked)
+      return alias.file;
   return std::nullopt;
 }
 

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "core/base/words.hpp"
+
 namespace sextant {
 namespace {
 
@@ -147,6 +149,10 @@ constexpr std::array kMissing = {
             "from one"},
     Missing{.model_type = "gemma3", .what = kGemma3, .images = true},
     Missing{"gemma3_text", kGemma3},
+    Missing{"gemma3n",
+            "embeddings of each layer, streams that predict each other (AltUp), low-rank residuals (LAuReL), "
+            "keys "
+            "and values shared by layers, and sparse activations"},
     Missing{"smollm3", "layers without positions (every fourth)", true},
     Missing{"granite", "scaled embeddings, residuals, scores and logits", true},
     Missing{"minicpm", "scaled embeddings, residuals and logits", true},
@@ -279,7 +285,17 @@ TensorPlace place_of(const ModelFamily& family, const ModelSpec& m, std::string_
 }
 
 MissingFeatures missing_for(std::string_view model_type) {
-  const auto found = std::ranges::find(kMissing, model_type, &Missing::model_type);
+  // A class, "Gemma2ForCausalLM", is called after its type.
+  const auto plain = [](std::string_view name) {
+    std::string word = lower(std::string(name.substr(0, name.find("For"))));
+    std::erase(word, '_');
+    return word;
+  };
+  auto found = std::ranges::find(kMissing, model_type, &Missing::model_type);
+  if (found == kMissing.end())
+    found = std::ranges::find_if(kMissing, [&, wanted = plain(model_type)](const Missing& m) {
+      return plain(m.model_type) == wanted;
+    });
   if (found == kMissing.end()) return {};
   return {fmt::format("{}{}", found->what, found->images ? ", and an encoder of images" : ""),
           found->costs_like_llama};

@@ -79,7 +79,8 @@ struct TensorPlace {
 // Of the tensor that we call `name` (core/graph/parameter_layout's parameter_name), which has so many rows.
 TensorPlace place_of(const ModelFamily&, const ModelSpec&, std::string_view name, std::int64_t rows);
 
-// What a model_type needs that no ModelSpec can say ("a mixture of experts"); empty for those that nobody here knows.
+// What a model_type, or a class ("MixtralForCausalLM"), needs that no ModelSpec can say ("a mixture of experts"); empty for
+// those that nobody here knows.
 struct MissingFeatures {
   std::string what = {};
   bool costs_like_llama = false;  // a LLaMA of the same shape has its parameters, and its plan

@@ -237,10 +237,11 @@ const Architecture& architecture_of(const json& j) {
     if (same_type && same_class) return a;
   }
   MissingFeatures missing = missing_for(model_type);
-  // Of a type that nobody here knows, what its keys say.
-  if (missing.what.empty() && has_experts(j)) missing = missing_for("mixtral");
+  if (missing.what.empty()) missing = missing_for(found);
   const std::string hint =
-      missing.what.empty()
+      missing.what.empty() && has_experts(j)
+          ? fmt::format("not known here; by its keys it needs {}", missing_for("mixtral").what)
+      : missing.what.empty()
           ? "not known here; only if its layers are LLaMA's in all (RMS norms before each half-layer, "
             "SwiGLU, "
             "rotary positions) state it as model_type llama, LlamaForCausalLM"

@@ -56,7 +56,8 @@ constexpr std::array kExpertNames = {"mixtral", "deepseek-v2", "deepseek-v3", "d
 struct NamedFamily {
   std::string_view begins, model_type;
 };
-constexpr std::array kFamilies = {NamedFamily{"gemma3", "gemma3_text"},
+constexpr std::array kFamilies = {NamedFamily{"gemma3n", "gemma3n"},
+                                  NamedFamily{"gemma3", "gemma3_text"},
                                   NamedFamily{"gemma2", "gemma2"},
                                   NamedFamily{"gemma", "gemma"},
                                   NamedFamily{"falcon", "falcon"},

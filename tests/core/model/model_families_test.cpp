@@ -41,6 +41,107 @@ TEST(Families, ConfigurationsReadAsTheirPresets) {
     "intermediate_size": 11008, "max_position_embeddings": 4096, "model_max_length": 4096, "model_type": "baichuan",
     "num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-06, "tie_word_embeddings": false,
     "vocab_size": 125696, "z_loss_weight": 0})");
+  same(
+      "mistral-7b",
+      R"({"architectures": ["MistralForCausalLM"], "hidden_act": "silu", "model_type": "mistral", "rms_norm_eps": 1e-05,
+    "tie_word_embeddings": false, "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "rope_theta": 1000000.0,
+    "sliding_window": null, "vocab_size": 32768})");
+  same(
+      "mistral-nemo-12b",
+      R"({"architectures": ["MistralForCausalLM"], "hidden_act": "silu", "model_type": "mistral", "rms_norm_eps": 1e-05,
+    "tie_word_embeddings": false, "head_dim": 128, "hidden_size": 5120, "intermediate_size": 14336,
+    "max_position_embeddings": 131072, "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8,
+    "rope_theta": 1000000.0, "sliding_window": null, "vocab_size": 131072})");
+  same(
+      "mistral-large-123b",
+      R"({"architectures": ["MistralForCausalLM"], "hidden_act": "silu", "model_type": "mistral", "rms_norm_eps": 1e-05,
+    "tie_word_embeddings": false, "hidden_size": 12288, "intermediate_size": 28672,
+    "max_position_embeddings": 131072, "num_attention_heads": 96, "num_hidden_layers": 88, "num_key_value_heads": 8,
+    "rope_theta": 1000000.0, "sliding_window": null, "vocab_size": 32768})");
+  same(
+      "qwen2.5-0.5b",
+      R"({"architectures": ["Qwen2ForCausalLM"], "hidden_act": "silu", "model_type": "qwen2", "rope_theta": 1000000.0,
+    "use_mrope": false, "use_sliding_window": false, "hidden_size": 896, "intermediate_size": 4864,
+    "max_position_embeddings": 32768, "max_window_layers": 24, "num_attention_heads": 14, "num_hidden_layers": 24,
+    "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "sliding_window": 32768, "tie_word_embeddings": true,
+    "vocab_size": 151936})");
+  same(
+      "qwen2.5-7b",
+      R"({"architectures": ["Qwen2ForCausalLM"], "hidden_act": "silu", "model_type": "qwen2", "rope_theta": 1000000.0,
+    "use_mrope": false, "use_sliding_window": false, "hidden_size": 3584, "intermediate_size": 18944,
+    "max_position_embeddings": 131072, "max_window_layers": 28, "num_attention_heads": 28, "num_hidden_layers": 28,
+    "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "sliding_window": 131072, "tie_word_embeddings": false,
+    "vocab_size": 152064})");
+  same(
+      "qwen1.5-110b",
+      R"({"architectures": ["Qwen2ForCausalLM"], "hidden_act": "silu", "model_type": "qwen2", "rope_theta": 1000000.0,
+    "use_sliding_window": false, "hidden_size": 8192, "intermediate_size": 49152, "max_position_embeddings": 32768,
+    "max_window_layers": 70, "num_attention_heads": 64, "num_hidden_layers": 80, "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06, "sliding_window": 32768, "tie_word_embeddings": false, "vocab_size": 152064})");
+  same(
+      "qwen3-0.6b",
+      R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "head_dim": 128, "hidden_act": "silu",
+    "max_position_embeddings": 40960, "model_type": "qwen3", "rms_norm_eps": 1e-06, "rope_scaling": null,
+    "rope_theta": 1000000, "sliding_window": null, "use_sliding_window": false, "vocab_size": 151936,
+    "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16, "num_hidden_layers": 28,
+    "num_key_value_heads": 8, "tie_word_embeddings": true, "max_window_layers": 28})");
+  same("internlm2-7b", R"({"architectures": ["InternLM2ForCausalLM"], "bias": false, "hidden_act": "silu",
+    "max_position_embeddings": 32768, "model_type": "internlm2", "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
+    "rope_theta": 1000000, "tie_word_embeddings": false, "vocab_size": 92544, "hidden_size": 4096,
+    "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 32, "rope_scaling": null})");
+  same("internlm3-8b",
+       R"({"architectures": ["InternLM3ForCausalLM"], "bias": false, "head_dim": 128, "hidden_act": "silu",
+    "hidden_size": 4096, "intermediate_size": 10240, "max_position_embeddings": 32768, "model_type": "internlm3",
+    "num_attention_heads": 32, "num_hidden_layers": 48, "num_key_value_heads": 2, "qkv_bias": false,
+    "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"}, "rope_theta": 50000000,
+    "tie_word_embeddings": false, "vocab_size": 128512})");
+  same(
+      "baichuan-7b",
+      R"({"architectures": ["BaiChuanForCausalLM"], "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11008,
+    "max_position_embeddings": 4096, "model_type": "baichuan", "num_attention_heads": 32, "num_hidden_layers": 32,
+    "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "vocab_size": 64000})");
+  same(
+      "baichuan-13b",
+      R"({"architectures": ["BaichuanForCausalLM"], "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 13696,
+    "model_max_length": 4096, "model_type": "baichuan", "num_attention_heads": 40, "num_hidden_layers": 40,
+    "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "vocab_size": 64000})");
+  same(
+      "baichuan2-13b",
+      R"({"architectures": ["BaichuanForCausalLM"], "tokenizer_class": "BaichuanTokenizer", "hidden_act": "silu",
+    "hidden_size": 5120, "intermediate_size": 13696, "model_max_length": 4096, "model_type": "baichuan",
+    "num_attention_heads": 40, "num_hidden_layers": 40, "rms_norm_eps": 1e-06, "tie_word_embeddings": false,
+    "vocab_size": 125696, "z_loss_weight": 0})");
+  same(
+      "phi3-mini",
+      R"({"architectures": ["Phi3ForCausalLM"], "attention_bias": false, "hidden_act": "silu", "model_type": "phi3",
+    "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+    "tie_word_embeddings": false, "hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 4096,
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32, "rope_scaling": null,
+    "sliding_window": 2047, "vocab_size": 32064})");
+  same(
+      "phi4",
+      R"({"architectures": ["Phi3ForCausalLM"], "attention_bias": false, "hidden_act": "silu", "model_type": "phi3",
+    "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "hidden_size": 5120, "intermediate_size": 17920,
+    "max_position_embeddings": 16384, "num_attention_heads": 40, "num_hidden_layers": 40, "num_key_value_heads": 10,
+    "original_max_position_embeddings": 16384, "rope_scaling": null, "rope_theta": 250000, "sliding_window": null,
+    "vocab_size": 100352})");
+  same(
+      "seed-oss-36b",
+      R"({"architectures": ["SeedOssForCausalLM"], "attention_bias": true, "attention_out_bias": false, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 27648, "max_position_embeddings": 524288,
+    "mlp_bias": false, "model_type": "seed_oss", "num_attention_heads": 80, "num_hidden_layers": 64,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": {"rope_type": "default"},
+    "rope_theta": 10000000.0, "tie_word_embeddings": false, "vocab_size": 155136})");
+}
+
+// Names of the hub, with their owner or without, in any spelling of blanks; another owner's are not taken.
+TEST(Families, NamesOfTheHubNeedNoOwner) {
+  for (const char* name : {"mistralai/Mistral-7B-v0.3", "Mistral-7B-v0.3", "mistral-7b-v0.3"})
+    EXPECT_EQ(load_model(name, kPresets).name, "mistral-7b") << name;
+  EXPECT_EQ(load_model("OLMo-2-1124-7B", kPresets).name, "olmo2-7b");
+  EXPECT_EQ(load_model("phi-4", kPresets).name, "phi4");
+  EXPECT_THROW(load_model("somebody/Mistral-7B-v0.3", kPresets), ConfigError);
 }
 
 TEST(Families, WindowsOfSomeLayersAreRefused) {
@@ -77,10 +178,22 @@ TEST(Families, MixturesOfExpertsOfUnknownTypesAreToldByTheirKeys) {
     json j = v4();
     j["model_type"] = "nobodys", j["architectures"] = {"NobodysForCausalLM"};
     j[key] = 64;
-    EXPECT_TRUE(has(error_of(j), "it needs a mixture of experts")) << key << ": " << error_of(j);
+    EXPECT_TRUE(has(error_of(j), "not known here; by its keys it needs a mixture of experts"))
+        << key << ": " << error_of(j);
     j[key] = 1;
     EXPECT_FALSE(has(error_of(j), "a mixture of experts")) << key << ": " << error_of(j);
   }
+}
+
+// A file without model_type, and a type that another's class runs: the class tells.
+TEST(Families, WhatIsMissingIsToldByTheClassToo) {
+  json j = v4();
+  j.erase("model_type"), j["architectures"] = {"Gemma2ForCausalLM"};
+  EXPECT_TRUE(has(error_of(j), "it needs norms on both sides of a half-layer")) << error_of(j);
+  j["model_type"] = "kimi_k2", j["architectures"] = {"DeepseekV3ForCausalLM"};
+  EXPECT_TRUE(has(error_of(j), "it needs a mixture of experts, and latent attention")) << error_of(j);
+  j["model_type"] = "nobodys", j["architectures"] = {"NobodysForCausalLM"};
+  EXPECT_FALSE(has(error_of(j), "it needs")) << error_of(j);
 }
 
 // Not every file of Baichuan 2 states its z-loss: then its vocabulary tells. What the family reads is not called unknown.
