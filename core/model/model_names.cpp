@@ -38,12 +38,18 @@ std::string family_in(const std::string& name) {
              std::ranges::find_if_not(word, [](unsigned char c) { return std::isalpha(c); }) - word.begin()));
 }
 
-// Without what training behind the first adds to a name; it leaves the shape.
+// Without what training behind the first adds to a name, before its version or behind it; it leaves the shape.
 std::string untuned(const std::string& name) {
-  static const std::regex tuned("[-_](instruct|chat|base|hf|it|v0\\.[0-9])+$", std::regex::icase);
+  static const std::regex tuned("[-_](instruct|chat|base|hf|it)([-_]v0\\.[0-9])?$", std::regex::icase);
   std::string word = name;
   for (std::string shorter;; word = shorter)
-    if (shorter = std::regex_replace(word, tuned, ""); shorter == word) return word;
+    if (shorter = std::regex_replace(word, tuned, "$2"); shorter == word) return word;
+}
+
+// Without its version too, which may have another shape: Mistral's 0.3 has more words than 0.2.
+std::string unversioned(const std::string& name) {
+  static const std::regex version("[-_]v0\\.[0-9]$", std::regex::icase);
+  return std::regex_replace(untuned(name), version, "");
 }
 
 // Mixtures of experts, by what people call them: no dense model is meant.
@@ -196,6 +202,13 @@ std::string hint_for(const std::string& name, const fs::path& presets) {
     for (const std::string& one : {same, without_owner(same)})
       if (const auto preset = find_preset(presets, "models", one))
         return fmt::format("did you mean {}? It has the same shape", preset->stem().string());
+  if (const std::string other = unversioned(name); other != name)
+    for (const std::string& one : {other, without_owner(other)})
+      if (const auto preset = find_preset(presets, "models", one))
+        return fmt::format(
+            "did you mean {}? It is of another version, whose shape may differ: the model's own config.json "
+            "(--model FILE) is exact",
+            preset->stem().string());
   if (const std::string around = names_around(name, preset_names(presets, "models"));
       !asked && !around.empty())
     return fmt::format("did you mean {}?", around);

@@ -7,6 +7,7 @@
 
 #include "core/model/hugging_face_families.hpp"
 #include "core/model/model_files.hpp"
+#include "core/model/model_names.hpp"
 #include "tests/core/model/model_json.hpp"
 
 namespace sextant {
@@ -142,6 +143,18 @@ TEST(Families, NamesOfTheHubNeedNoOwner) {
   EXPECT_EQ(load_model("OLMo-2-1124-7B", kPresets).name, "olmo2-7b");
   EXPECT_EQ(load_model("phi-4", kPresets).name, "phi4");
   EXPECT_THROW(load_model("somebody/Mistral-7B-v0.3", kPresets), ConfigError);
+}
+
+// What was tuned has the shape of its first training, in the version that it names: Mistral's 0.2 has fewer words than 0.3.
+TEST(Families, TunedNamesLeadToTheShapeOfTheirVersion) {
+  const auto hint = [](const char* name) { return unknown_model(name, kPresets).hint; };
+  EXPECT_EQ(hint("Mistral-7B-Instruct-v0.1"), "did you mean mistral-7b-v0.1? It has the same shape");
+  EXPECT_EQ(hint("mistralai/Mistral-7B-Instruct-v0.3"), "did you mean mistral-7b? It has the same shape");
+  EXPECT_EQ(hint("qwen3-8b-base"), "did you mean qwen3-8b? It has the same shape");
+  for (const char* name : {"mistral-7b-instruct-v0.2", "mistral-7b-v0.2"}) {
+    EXPECT_TRUE(has(hint(name), "did you mean mistral-7b? It is of another version")) << hint(name);
+    EXPECT_FALSE(has(hint(name), "same shape")) << hint(name);
+  }
 }
 
 TEST(Families, WindowsOfSomeLayersAreRefused) {
