@@ -19,6 +19,8 @@ constexpr double kBound = 1e-5;
 constexpr const char* kFamilies[] = {"qwen2",
                                      "qwen2-tied",
                                      "llama-biases",
+                                     "llama-linear",
+                                     "llama-llama3",
                                      "llama-yarn",
                                      "llama-dynamic",
                                      "qwen3",

@@ -219,7 +219,12 @@ CASES = {
         transformers.LlamaConfig(**SHAPE, num_key_value_heads=2, attention_bias=True, mlp_bias=True)),
     "seed-oss": lambda: of_transformers(
         transformers.SeedOssConfig(**SHAPE, num_key_value_heads=2, head_dim=8, pad_token_id=None)),
-    # Rotary scalings that act within the sixteen tokens.
+    # Rotary scalings that act within the sixteen tokens; of llama3's pairs one is left alone, one is stretched in part, one in full.
+    "llama-linear": lambda: of_transformers(transformers.LlamaConfig(**SHAPE, num_key_value_heads=2, rope_parameters={
+        "rope_type": "linear", "rope_theta": 100.0, "factor": 4.0})),
+    "llama-llama3": lambda: of_transformers(transformers.LlamaConfig(**SHAPE, num_key_value_heads=2, rope_parameters={
+        "rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32})),
     "llama-yarn": lambda: of_transformers(transformers.LlamaConfig(**SHAPE, num_key_value_heads=2, rope_parameters={
         "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16,
         "beta_fast": 4.0, "beta_slow": 0.5})),
