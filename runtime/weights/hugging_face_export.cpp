@@ -99,9 +99,12 @@ Json config_for(const ModelSpec& model, const ModelFamily& family, std::optional
     return fresh;
   }
   if (!kept || kept->contains("quantization_config")) return fresh;
-  (*kept)["architectures"] = fresh["architectures"];
-  (*kept)["torch_dtype"] = fresh["torch_dtype"];
-  if (kept->contains("dtype")) (*kept)["dtype"] = fresh["torch_dtype"];
+  if (!kept->contains("architectures") || kept->at("architectures").empty())
+    (*kept)["architectures"] = fresh["architectures"];
+  // Under the name that it has there: transformers 5 writes dtype, older ones torch_dtype.
+  const bool renamed = kept->contains("dtype");
+  if (renamed) (*kept)["dtype"] = fresh["torch_dtype"];
+  if (!renamed || kept->contains("torch_dtype")) (*kept)["torch_dtype"] = fresh["torch_dtype"];
   return *std::move(kept);
 }
 

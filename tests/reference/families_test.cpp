@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/base/json_io.hpp"
 #include "core/graph/graph_check.hpp"
 #include "runtime/weights/hugging_face_export.hpp"
 #include "runtime/weights/llama_forward.hpp"
@@ -119,6 +120,8 @@ TEST_P(Families, WeightsComeOutWithTheSameBits) {
   const TempDir out;
   export_hugging_face(c.folder.model(), c.folder.weights(), out.path() / "like", {.like = c.folder.path()});
   expect_same_file(c.folder.path(), out.path() / "like", "from the file");
+  EXPECT_EQ(read_json_file(out.path() / "like" / "config.json"),
+            read_json_file(c.folder.path() / "config.json"));
   export_hugging_face(c.folder.model(), c.folder.weights(), out.path() / "fresh", {});
   const HuggingFaceFolder again(out.path() / "fresh");
   again.check();

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Round trip with a live transformers: tests/reference/hugging_face_round_trip.py SEXTANT [WEIGHTS_TEST]
 
-Random LLaMA models (grouped, multi-query, tied, scaled rotary; fp32, bf16, fp16; one file or many) are saved by
-transformers, judged and exported again by sextant, and loaded with from_pretrained: every tensor of the state dict must
+Random models of LLaMA (grouped, multi-query, tied, scaled rotary) and of each family that transformers has a class for (fp32,
+bf16, fp16; one file or many) are saved by transformers, judged and exported again by sextant, and loaded with from_pretrained: every tensor of the state dict must
 be equal to the bit, and the configuration the same. With the tests' program WEIGHTS_TEST also the other way round: a model
 is trained on text as tools/dev/train_on_text.sh shows it, its export is loaded with from_pretrained, and the logits of
 transformers in float64, on text of the data set, must be ours (1e-5), and its likeliest continuation too. Without torch or
@@ -19,42 +19,58 @@ try:
     import numpy
     import torch
     from safetensors.torch import save_file
-    from transformers import LlamaConfig, LlamaForCausalLM
+    import transformers
+    from transformers import AutoModelForCausalLM, LlamaForCausalLM
 except Exception as missing:  # torch may fail in more ways than ImportError
     print(f"SKIPPED: torch and transformers are needed: {missing}")
     sys.exit(0)
 
 LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 64}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 4.0, 8.0]}
 CASES = [
-    ("grouped", dict(num_key_value_heads=2), torch.float32, "40KB"),
-    ("tied", dict(num_key_value_heads=8, tie_word_embeddings=True), torch.bfloat16, "5GB"),
-    ("multi-query", dict(num_key_value_heads=1, head_dim=16), torch.float16, "30KB"),
-    ("llama3", dict(num_key_value_heads=4, rope_scaling=LLAMA3, rope_theta=500000.0), torch.bfloat16, "20KB"),
+    ("grouped", "Llama", dict(num_key_value_heads=2), torch.float32, "40KB"),
+    ("tied", "Llama", dict(num_key_value_heads=8, tie_word_embeddings=True), torch.bfloat16, "5GB"),
+    ("multi-query", "Llama", dict(num_key_value_heads=1, head_dim=16), torch.float16, "30KB"),
+    ("llama3", "Llama", dict(num_key_value_heads=4, rope_scaling=LLAMA3, rope_theta=500000.0), torch.bfloat16, "20KB"),
+    ("mistral", "Mistral", dict(num_key_value_heads=2, sliding_window=100), torch.bfloat16, "30KB"),
+    ("qwen2", "Qwen2", dict(num_key_value_heads=2, tie_word_embeddings=True), torch.bfloat16, "30KB"),
+    ("qwen3", "Qwen3", dict(num_key_value_heads=2, head_dim=16), torch.bfloat16, "30KB"),
+    ("olmo2", "Olmo2", dict(num_key_value_heads=4, pad_token_id=None), torch.float32, "30KB"),
+    ("phi3", "Phi3", dict(num_key_value_heads=2, pad_token_id=None, original_max_position_embeddings=64,
+                          rope_parameters=LONGROPE), torch.bfloat16, "30KB"),
+    ("seed-oss", "SeedOss", dict(num_key_value_heads=2, head_dim=16, pad_token_id=None), torch.float16, "30KB"),
 ]
 
 
-def check(sextant, folder, name, overrides, dtype, shard):
+def check(sextant, folder, name, family, overrides, dtype, shard):
     torch.manual_seed(len(name))
-    config = LlamaConfig(**{**dict(vocab_size=131, hidden_size=64, intermediate_size=90, num_hidden_layers=3,
+    config = getattr(transformers, f"{family}Config")(**{**dict(vocab_size=131, hidden_size=64, intermediate_size=90, num_hidden_layers=3,
                                    num_attention_heads=8, max_position_embeddings=256, attn_implementation="eager"),
                             **overrides})
-    model = LlamaForCausalLM(config).to(dtype)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).to(dtype)
+    with torch.no_grad():  # biases and norms begin as nothing but zeros and ones
+        for p in model.parameters():
+            if p.ndim == 1:
+                p.add_(0.1 * torch.randn(p.shape).to(dtype))
     source, out = folder / name, folder / f"{name}-out"
     model.save_pretrained(source, max_shard_size=shard)
     subprocess.run([sextant, "weights", "show", source], check=True, stdout=subprocess.DEVNULL)
     subprocess.run([sextant, "weights", "export", source, "--out", out, "--max-shard-size", "0.00005"], check=True,
                    stdout=subprocess.DEVNULL)
-    again = LlamaForCausalLM.from_pretrained(out, torch_dtype="auto")
+    again = AutoModelForCausalLM.from_pretrained(out, torch_dtype="auto")
+    if type(again) is not type(model):
+        return f"a {type(again).__name__} came back"
     before, after = model.state_dict(), again.state_dict()
     if before.keys() != after.keys():
         return f"tensors {sorted(before.keys() ^ after.keys())}"
     for key, value in before.items():
         if after[key].dtype != value.dtype or not torch.equal(after[key].view(torch.int16), value.view(torch.int16)):
             return f"{key} differs"
-    kept = {k: v for k, v in json.loads((source / "config.json").read_text()).items()}
-    if kept != {k: v for k, v in json.loads((out / "config.json").read_text()).items()}:
-        return "config.json differs"
+    stated, written = (json.loads((where / "config.json").read_text()) for where in (source, out))
+    if stated != written:
+        differs = {k: (stated.get(k), written.get(k)) for k in stated.keys() | written.keys() if stated.get(k) != written.get(k)}
+        return f"config.json differs: {differs or sorted(stated.keys() ^ written.keys())}"
     first = next(iter(after.values()))
     first.view(torch.int16).flatten()[0] ^= 1  # control: one bit is seen
     if torch.equal(first.view(torch.int16), before[next(iter(after))].view(torch.int16)):
