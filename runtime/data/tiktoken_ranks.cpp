@@ -13,6 +13,9 @@ namespace sextant {
 namespace {
 
 constexpr std::size_t kMostRanks = 1U << 24;
+constexpr std::size_t kLlama3Ranks = 128000;
+constexpr std::size_t kFewRanks =
+    100000;                     // up to here a small one of the same making; published others have more
 constexpr int kReserved = 256;  // begin_of_text, end_of_text and 254 more
 
 int base64_value(char c) {
@@ -73,6 +76,12 @@ Tokenizer parse_tiktoken_ranks(std::string_view text, const std::string& file) {
   }
   if (tokens.empty())
     throw ConfigError(Problem{file, "", "no ranks", "a token and its rank on every line", ""});
+  if (tokens.size() > kFewRanks && tokens.size() != kLlama3Ranks)
+    throw ConfigError(Problem{
+        file, "", fmt::format("{} ranks", tokens.size()),
+        fmt::format("the {} of Llama 3, whose pattern and special tokens are known", kLlama3Ranks),
+        "other ranks (Qwen 1, Llama 4, Kimi, tiktoken's own) are split by patterns that stand in the code "
+        "beside them: name the model's tokenizer.json"});
 
   std::vector<PairMerge> merges;
   for (std::size_t id = 0; id < tokens.size(); ++id)

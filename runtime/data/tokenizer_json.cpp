@@ -175,12 +175,29 @@ bool restores(const AddedTokens& added) {
 
 }  // namespace
 
+namespace {
+
+// Other files in JSON that lie beside a tokenizer.json.
+void refuse_other_files(const TokenizerFile& file, const json& root) {
+  if (root.contains("model") || root.empty()) return;
+  constexpr const char* kExpected = "a tokenizer.json, which the model's folder for transformers has";
+  const auto vocabulary = root.find("vocab");
+  if (root.contains("config") && vocabulary != root.end() && vocabulary->is_array())
+    file.refuse("", "Mistral's tekken.json", kExpected);
+  if (std::ranges::all_of(root, [](const json& value) { return value.is_number_integer(); }))
+    file.refuse("", "a vocabulary alone (vocab.json)", kExpected);
+  if (root.contains("tokenizer_class")) file.refuse("", "a tokenizer_config.json", kExpected);
+}
+
+}  // namespace
+
 Tokenizer parse_tokenizer_json(std::string_view text, const std::string& file_name,
                                std::string_view config_text) {
   const TokenizerFile file(file_name);
   const json root = parse_json(text, file_name);
   const json config = config_text.empty() ? json() : parse_json(config_text, "tokenizer_config.json");
   if (!root.is_object()) file.refuse("", brief(root), "an object");
+  refuse_other_files(file, root);
   const json& model = file.member(root, "", "model", json::value_t::object, "an object");
   require_bpe(file, model);
   const TokenizerVocabulary v = read_tokenizer_vocabulary(file, root, model);

@@ -207,6 +207,50 @@ TEST(TokenizerRefusals, OfDeepAndDamagedFiles) {
     EXPECT_NE(answer(whole.substr(0, length)), "accepted") << length;
 }
 
+// What else of a tokenizer is JSON: each is named, with the file to give instead.
+TEST(TokenizerRefusals, OfOtherFilesInJson) {
+  const std::pair<const char*, const char*> kFiles[] = {
+      {R"({"config": {"pattern": "a", "version": "v3"}, "vocab": [{"rank": 0, "token_bytes": "AA=="}]})",
+       "tekken.json"},
+      {R"({"!": 0, "a": 1})", "vocab.json"},
+      {R"({"tokenizer_class": "Qwen2Tokenizer", "bos_token": null})", "tokenizer_config.json"}};
+  for (const auto& [text, what] : kFiles) {
+    const std::string message = answer(text);
+    EXPECT_NE(message.find(what), std::string::npos) << message;
+    EXPECT_NE(message.find("expected a tokenizer.json"), std::string::npos) << message;
+  }
+  EXPECT_NE(answer("{}").find("model: found missing"), std::string::npos) << answer("{}");
+}
+
+// Ranks say neither pattern nor special tokens. Llama 3's are known, by their number; other published files have others.
+TEST(TokenizerRefusals, OfRanksThatAreNotLlama3s) {
+  const auto ranks = [](std::size_t n) {
+    constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string text;
+    for (std::size_t i = 0; i < n; ++i) {
+      // 256 tokens of a byte, then of three.
+      std::string word = i < 256 ? std::string() + kDigits[i / 4] + kDigits[i % 4 * 16] + "=="
+                                 : std::string() + kDigits[i >> 18 & 63] + kDigits[i >> 12 & 63] +
+                                       kDigits[i >> 6 & 63] + kDigits[i & 63];
+      text += word + " " + std::to_string(i) + "\n";
+    }
+    try {
+      parse_tiktoken_ranks(text, "some/file.tiktoken");
+    } catch (const ConfigError& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(ranks(300), "accepted");
+  EXPECT_EQ(ranks(128000), "accepted");
+  for (const std::size_t n : {100256U, 151643U, 199998U}) {
+    const std::string message = ranks(n);
+    EXPECT_NE(message.find(std::to_string(n) + " ranks, expected the 128000 of Llama 3"), std::string::npos)
+        << message;
+    EXPECT_NE(message.find("name the model's tokenizer.json"), std::string::npos) << message;
+  }
+}
+
 TEST(TokenizerRefusals, SayWhichByteHasNoToken) {
   json j = family("gpt2");
   j["model"]["merges"] = json::array();
