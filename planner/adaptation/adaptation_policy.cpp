@@ -44,7 +44,11 @@ ClusterSpec used_by(const Layout& layout, ClusterSpec cluster) {
 
 AdaptationPolicy::AdaptationPolicy(ClusterSpec given, Layout layout, AdaptationTools tools,
                                    AdaptationOptions options)
-    : belief_(std::move(given)), layout_(std::move(layout)), tools_(std::move(tools)), options_(options) {
+    : belief_(std::move(given)),
+      layout_(std::move(layout)),
+      tools_(std::move(tools)),
+      options_(options),
+      decisions_(options.decided) {
   watch();
 }
 

@@ -81,6 +81,7 @@ struct AdaptationOptions {
   double doubt = 0.05;        // by which two predictions of one job are wrong against each other
   double doubt_tried = 0.01;  // by which a layout takes another time than when it was tried
   int verify_steps = 8;       // from which a change is judged
+  int decided = 0;            // decisions of the run before this policy's first
   bool waits = false;         // for a search, in the step that begins it: the same decisions in every run
 };
 

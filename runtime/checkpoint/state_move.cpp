@@ -171,6 +171,40 @@ void pack(MovedMessage& message, std::span<const HeldState* const> held,
     }
 }
 
+// What of a model's state nobody has been found to hold.
+class OpenState {
+ public:
+  explicit OpenState(const ModelSpec& model) {
+    for (const ModelSlice& tensor : model_tensors(model))
+      open_[tensor.name] = {{0, 0, tensor.model_rows, tensor.model_cols}};
+  }
+  void cover(const std::string& tensor, const Extent& held) {
+    std::vector<Extent>& of_tensor = open_[tensor];
+    std::vector<Extent> left;
+    for (const Extent& e : of_tensor) {
+      const Extent both = intersection(e, held);
+      if (both.elements() == 0)
+        left.push_back(e);
+      else
+        cut_out(e, both, left);
+    }
+    of_tensor = std::move(left);
+  }
+  std::optional<std::string> text() const {
+    std::size_t pieces = 0;
+    std::string first;
+    for (const auto& [tensor, extents] : open_) {
+      if (!extents.empty() && pieces == 0) first = tensor + sextant::to_string(extents.front());
+      pieces += extents.size();
+    }
+    if (pieces == 0) return std::nullopt;
+    return fmt::format("{} piece{} of the state, first {}", pieces, pieces == 1 ? "" : "s", first);
+  }
+
+ private:
+  std::map<std::string, std::vector<Extent>> open_;
+};
+
 std::int64_t clock_field(Communicator& world, std::int64_t mine) {
   auto value = static_cast<double>(mine);
   world.all_reduce(&value, &value, 1, Dtype::fp64, Reduction::max, {});
@@ -211,32 +245,30 @@ std::int64_t HeldState::bytes() const {
 }
 
 std::optional<std::string> missing_state(const CarriedState& carried, const ModelSpec& model) {
-  std::map<std::string, std::vector<Extent>> open;
-  for (const ModelSlice& tensor : model_tensors(model))
-    open[tensor.name] = {{0, 0, tensor.model_rows, tensor.model_cols}};
-  for (const auto& rank : carried.ranks) {
-    if (!rank) continue;
-    for (const HeldState::Piece& piece : rank->pieces()) {
-      std::vector<Extent>& of_tensor = open[piece.tensor];
-      std::vector<Extent> left;
-      for (const Extent& e : of_tensor) {
-        const Extent both = intersection(e, piece.extent);
-        if (both.elements() == 0)
-          left.push_back(e);
-        else
-          cut_out(e, both, left);
-      }
-      of_tensor = std::move(left);
-    }
+  OpenState open(model);
+  for (const auto& rank : carried.ranks)
+    if (rank)
+      for (const HeldState::Piece& piece : rank->pieces()) open.cover(piece.tensor, piece.extent);
+  return open.text();
+}
+
+std::optional<std::string> missing_state(std::span<const HeldState* const> held, Communicator& world,
+                                         const ModelSpec& model) {
+  std::map<std::string, std::int64_t> index;
+  std::vector<std::string> names;
+  for (const ModelSlice& tensor : model_tensors(model)) {
+    index.emplace(tensor.name, static_cast<std::int64_t>(names.size()));
+    names.push_back(tensor.name);
   }
-  std::size_t pieces = 0;
-  std::string first;
-  for (const auto& [tensor, extents] : open) {
-    if (!extents.empty() && pieces == 0) first = tensor + sextant::to_string(extents.front());
-    pieces += extents.size();
-  }
-  if (pieces == 0) return std::nullopt;
-  return fmt::format("{} piece{} of the state, first {}", pieces, pieces == 1 ? "" : "s", first);
+  std::vector<MovedPlace> has;
+  for (const HeldState* part : held)
+    for (const auto& [tensor, e, data] : part->pieces())
+      has.push_back({index.at(tensor), e.row, e.col, e.rows, e.cols});
+  OpenState open(model);
+  for (const auto& rank : gather_places(world, has))
+    for (const MovedPlace& place : rank)
+      open.cover(names[static_cast<std::size_t>(place.tensor)], place.extent());
+  return open.text();
 }
 
 std::vector<const HeldState*> held_by(const CarriedState& carried, int rank, int ranks) {

@@ -55,6 +55,9 @@ struct StateMove {
 
 // What of the model's state is with nobody: "12 pieces, first model.norm.weight[0:64]"; nothing when all of it is there.
 std::optional<std::string> missing_state(const CarriedState&, const ModelSpec&);
+// The same of all processes of `world`, each with what it holds; collective.
+std::optional<std::string> missing_state(std::span<const HeldState* const> held, Communicator& world,
+                                         const ModelSpec&);
 
 // What rank `rank` of `ranks` has in its process: its own, and that of ranks which the new layout does not have, every
 // `ranks`-th of them.

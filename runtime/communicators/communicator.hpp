@@ -38,6 +38,20 @@ class Aborted : public BackendError {
 
 enum class Reduction : std::uint8_t { sum, max };
 
+// What was under way has ended with a rank that is gone; the others go on without it (Communicator::regroup). Only where the job
+// outlives that (TcpWorld::outlives_ranks).
+class RankLost : public Aborted {
+ public:
+  using Aborted::Aborted;
+};
+
+class Communicator;
+// Those that are left of a world, in the order that they had there.
+struct Regrouped {
+  std::unique_ptr<Communicator> world;
+  std::vector<int> before;  // by rank: its rank in the world that lost one
+};
+
 // Ranks of the world that others wait for.
 struct HoldUps {
   std::vector<int> silent;  // give no sign of life
@@ -78,10 +92,21 @@ class Communicator {
   // communicator has gone. Only where ranks are processes.
   virtual void answer_with(const std::function<std::string()>&) {}
 
+  // Behind a RankLost, on every rank that is left and where nothing of the world is under way any more: a new world of those.
+  // One that does not come within the patience is left out, as long as fewer are than come. Throws Aborted when this rank is
+  // the one that was left out, or the job has ended; what another loss meanwhile ends throws RankLost anew.
+  virtual Regrouped regroup(Seconds patience);
+  // Gives ranks of this world up that show no sign of life: RankLost on all others. False where a job does not outlive that.
+  virtual bool lose(std::span<const int>, std::string_view /*why*/) { return false; }
+
   // Ends this and every related communicator on all ranks: pending and later calls throw Aborted with the
   // first reason given. Callable from any thread at any time.
   virtual void abort(std::string_view reason) noexcept = 0;
 };
+
+inline Regrouped Communicator::regroup(Seconds) {
+  throw BackendError("this job does not outlive a rank that is lost");
+}
 
 // All ranks of `world` once more: a communicator beside it.
 std::unique_ptr<Communicator> everyone(Communicator& world);

@@ -41,6 +41,8 @@ struct TcpWorld {
   std::string secret_source;  // where the secret is from, for messages
   Seconds patience{600};
   const std::atomic<bool>* stop = nullptr;  // set: they need not go on waiting for each other
+  // One that is gone without a word ends what is under way on all others (RankLost), not the job; the same on all ranks.
+  bool outlives_ranks = false;
 };
 std::unique_ptr<Communicator> make_tcp_world(const TcpWorld&);
 

@@ -113,6 +113,7 @@ class ShapedCommunicator final : public Communicator {
 
   HoldUps stalls() override { return inner_->stalls(); }
   void answer_with(const std::function<std::string()>& state) override { inner_->answer_with(state); }
+  bool lose(std::span<const int> ranks, std::string_view why) override { return inner_->lose(ranks, why); }
 
   void abort(std::string_view reason) noexcept override {
     fabric_->aborted = true;

@@ -1,6 +1,8 @@
 // Ranks as processes that any launcher has started: messages over TCP (runtime/communicators/tcp_process.hpp), sums in one order. For
 // jobs without MPI: of torchrun, of srun without PMI, of a shell. What moves many bytes should have NCCL above it.
+#include <algorithm>
 #include <map>
+#include <utility>
 
 #include "core/base/error.hpp"
 #include "runtime/communicators/collective_args.hpp"
@@ -17,6 +19,9 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return hash;
 }
 constexpr std::uint64_t kWorldChannel = 14695981039346656037u;
+std::uint64_t in_epoch(std::uint64_t epoch, std::uint64_t hash) {
+  return epoch * kChannelsOfEpoch + hash % kChannelsOfEpoch;
+}
 
 // Messages of one channel. Senders never wait for receivers, so that what is received can wait until all is sent.
 class TcpExchange {
@@ -68,12 +73,32 @@ class TcpCommunicator final : public MessageCommunicator<TcpCommunicator> {
     }
     std::uint64_t channel = mix(channel_, static_cast<std::uint64_t>(made_[members]++));
     for (const int r : members) channel = mix(channel, static_cast<std::uint64_t>(r));
-    return std::make_unique<TcpCommunicator>(process_, channel, std::move(members), own);
+    return std::make_unique<TcpCommunicator>(process_, in_epoch(epoch_of(channel_), channel),
+                                             std::move(members), own);
+  }
+
+  Regrouped regroup(Seconds patience) override {
+    process_->regroup(patience);
+    Regrouped left;
+    std::vector<int> members = process_->members();
+    const auto place = [](const std::vector<int>& ranks, int rank) {
+      return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
+    };
+    for (const int member : members) left.before.push_back(place(members_, member));
+    const int own = place(members, process_->rank());
+    left.world = std::make_unique<TcpCommunicator>(process_, in_epoch(process_->epoch(), kWorldChannel),
+                                                   std::move(members), own);
+    return left;
+  }
+  bool lose(std::span<const int> ranks, std::string_view why) override {
+    std::vector<int> of_process;
+    for (const int rank : ranks) of_process.push_back(members_[static_cast<std::size_t>(rank)]);
+    return process_->lose(of_process, why);
   }
 
   HoldUps stalls() override { return process_->stalls(); }
   void answer_with(const std::function<std::string()>& state) override { process_->answer_with(state); }
-  void abort(std::string_view reason) noexcept override { process_->abort(reason); }
+  void abort(std::string_view reason) noexcept override { process_->abort_in(epoch_of(channel_), reason); }
 
  private:
   std::shared_ptr<TcpProcess> process_;
@@ -89,8 +114,8 @@ std::unique_ptr<Communicator> make_tcp_world(const TcpWorld& world) {
   SEXTANT_CHECK(world.ranks > 0 && world.rank >= 0 && world.rank < world.ranks, "a rank of the world");
   std::vector<int> all(static_cast<std::size_t>(world.ranks));
   for (int r = 0; r < world.ranks; ++r) all[static_cast<std::size_t>(r)] = r;
-  return std::make_unique<TcpCommunicator>(std::make_shared<TcpProcess>(world), kWorldChannel, std::move(all),
-                                           world.rank);
+  return std::make_unique<TcpCommunicator>(std::make_shared<TcpProcess>(world), in_epoch(0, kWorldChannel),
+                                           std::move(all), world.rank);
 }
 
 }  // namespace sextant

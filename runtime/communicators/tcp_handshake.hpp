@@ -21,8 +21,8 @@
 
 namespace sextant {
 
-// "sxt2": both ends are of this program, and of one version of these messages.
-constexpr std::uint32_t kHandshakeMagic = 0x73787432;
+// "sxt3": both ends are of this program, and of one version of these messages.
+constexpr std::uint32_t kHandshakeMagic = 0x73787433;
 
 // Who a process says it is.
 struct Claim {

@@ -23,9 +23,12 @@ std::int64_t most_bytes(MessageKind kind) {
       return kMostData;
     case MessageKind::abort:
     case MessageKind::answer:
+    case MessageKind::here:
+    case MessageKind::members:
       return kMostWords;
     case MessageKind::goodbye:
     case MessageKind::call:
+    case MessageKind::left_out:
       return 0;
   }
   return -1;
@@ -59,7 +62,10 @@ bool Inflow::take_in(int fd, const std::function<void(Message&&)>& handle) {
     const std::size_t room = (in_payload_ ? message_.payload.size() : sizeof header_) - got_;
     const ssize_t n = ::recv(fd, to, room, MSG_DONTWAIT);
     if (n < 0 && would_wait(errno)) return true;
-    if (n <= 0) return false;
+    if (n <= 0) {
+      closed_ = n == 0 || errno == ECONNRESET;
+      return false;
+    }
     got_ += static_cast<std::size_t>(n), taken += static_cast<std::size_t>(n);
     if (!in_payload_ && got_ == sizeof header_ && !begin_message()) return false;
     if (!in_payload_ || static_cast<std::int64_t>(got_) < header_.bytes) continue;

@@ -10,10 +10,12 @@
 namespace sextant {
 
 // data: of a channel. abort: the job ends, with the reason. goodbye: this end sends no more. call, answer: who is there.
-enum class MessageKind : std::uint32_t { data, abort, goodbye, call, answer };
+// here: this process has left what a lost one has ended; channel: the epoch, and whom it holds for gone. members: who goes on in
+// a new epoch. left_out: the others go on without the one that reads this.
+enum class MessageKind : std::uint32_t { data, abort, goodbye, call, answer, here, members, left_out };
 
 struct MessageHeader {
-  std::uint32_t magic = 0x73787432;  // both ends are in step
+  std::uint32_t magic = 0x73787433;  // both ends are in step
   MessageKind kind = MessageKind::data;
   std::uint64_t channel = 0;
   std::int64_t bytes = 0;
@@ -32,13 +34,15 @@ class Inflow {
   // end has gone, or sent something that is no message, which fault() then says.
   bool take_in(int fd, const std::function<void(Message&&)>& handle);
   const std::string& fault() const { return fault_; }
+  // The other end was closed, by itself or by its system: not a machine or a network that answers no more.
+  bool closed() const { return closed_; }
 
  private:
   bool begin_message();
   void grow();
 
   std::size_t got_ = 0;  // of the header, then of the payload
-  bool in_payload_ = false;
+  bool in_payload_ = false, closed_ = false;
   MessageHeader header_;
   Message message_;
   std::string fault_;

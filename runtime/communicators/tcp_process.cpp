@@ -23,7 +23,9 @@ constexpr int kReadTick_ms = 100;  // how often the reader looks whether the job
 constexpr std::chrono::seconds kLinger{10}, kLingerAborted{2};  // for others that are not done yet
 // Data waits as long as its receiver takes; the word that ends a job and questions who is there do not.
 constexpr std::chrono::seconds kWordsSent{2}, kAbortWaits{2}, kQuestionWaits{1}, kReasonWaits{2};
-constexpr std::size_t kMostReason = 1000;  // characters
+constexpr std::chrono::seconds kGoneIsSeen{30};  // by the reading thread, after a send has met it
+constexpr std::chrono::seconds kRestOfEpoch{5};  // for messages under way when an epoch ends
+constexpr std::size_t kMostReason = 1000;        // characters
 
 std::string_view text_of(const std::vector<std::byte>& payload) {
   return {reinterpret_cast<const char*>(payload.data()), payload.size()};
@@ -31,8 +33,9 @@ std::string_view text_of(const std::vector<std::byte>& payload) {
 
 }  // namespace
 
-TcpProcess::TcpProcess(const TcpWorld& world) : rank_(world.rank) {
+TcpProcess::TcpProcess(const TcpWorld& world) : rank_(world.rank), outlives_(world.outlives_ranks) {
   for (Socket& socket : meet(world)) {
+    members_.push_back(static_cast<int>(peers_.size()));
     auto& peer = peers_.emplace_back();
     if (socket.fd() < 0) continue;  // this process
     peer = std::make_unique<Peer>();
@@ -72,33 +75,49 @@ TcpProcess::~TcpProcess() {
   reader_.join();
 }
 
-void TcpProcess::require_running() const {
+void TcpProcess::require_running(std::uint64_t channel) const {
   if (aborted_) throw Aborted(reason_);
+  if (over(channel)) throw RankLost(broken_by_);
 }
+
+std::vector<int> TcpProcess::members() const {
+  const std::lock_guard lock(mutex_);
+  return members_;
+}
+std::uint64_t TcpProcess::epoch() const { return epoch_; }
 
 void TcpProcess::write(int peer, MessageKind kind, std::uint64_t channel, const void* data,
                        std::int64_t bytes) {
   Peer& p = *peers_[static_cast<std::size_t>(peer)];
   const bool is_data = kind == MessageKind::data;
   std::unique_lock lock(p.sending, std::defer_lock);
+  const bool of_regroup =
+      kind == MessageKind::here || kind == MessageKind::members || kind == MessageKind::left_out;
   // The word that ends the job does not wait for a message that may be stuck: its receiver then sees the connection end. Nor
   // does the question who is there. ThreadSanitizer does not see waits by the steady clock (pthread_mutex_clocklock).
-  if (is_data || kind == MessageKind::goodbye)
+  if (is_data || of_regroup || kind == MessageKind::goodbye)
     lock.lock();
   else if (!lock.try_lock_until(std::chrono::system_clock::now() +
                                 (kind == MessageKind::abort ? kAbortWaits : kQuestionWaits)))
     return;
   const auto give_up = Clock::now() + kWordsSent;
-  const auto go_on = [&] { return is_data ? !aborted_ : Clock::now() < give_up; };
+  // A message of an epoch that has ended is sent to its end all the same, as others follow it; unless that is not taken in.
+  const auto go_on = [&] {
+    if (!is_data) return Clock::now() < give_up;
+    if (aborted_) return false;
+    if (!broken_) return true;
+    const std::lock_guard since(mutex_);
+    return Clock::now() < broken_since_ + kRestOfEpoch;
+  };
   const Sent sent =
       send_message(p.socket.fd(), {.kind = kind, .channel = channel, .bytes = bytes}, data, go_on);
   if (sent == Sent::all) return;
   const int error = errno;
-  if (sent == Sent::stopped) ::shutdown(p.socket.fd(), SHUT_WR);
+  if (sent == Sent::stopped) ::shutdown(p.socket.fd(), broken_ ? SHUT_RDWR : SHUT_WR);
   std::unique_lock reason(mutex_);
   if (is_data && sent == Sent::ended)  // what the other said before it ended is still being read
-    arrived_.wait_for(reason, kReasonWaits, [&] { return aborted_ || p.gone; });
-  if (is_data || sent == Sent::stopped) require_running();
+    arrived_.wait_for(reason, outlives_ ? kGoneIsSeen : kReasonWaits, [&] { return aborted_ || p.gone; });
+  if (is_data || sent == Sent::stopped) require_running(is_data ? channel : epoch_ * kChannelsOfEpoch);
   throw BackendError(sent == Sent::stopped ? fmt::format("rank {} takes in nothing", peer)
                                            : fmt::format("rank {} has gone: {}", peer, std::strerror(error)));
 }
@@ -106,7 +125,7 @@ void TcpProcess::write(int peer, MessageKind kind, std::uint64_t channel, const 
 void TcpProcess::send(std::uint64_t channel, int peer, const void* data, std::int64_t bytes) {
   {
     const std::lock_guard lock(mutex_);
-    require_running();
+    require_running(channel);
   }
   write(peer, MessageKind::data, channel, data, bytes);
 }
@@ -116,9 +135,9 @@ void TcpProcess::recv(std::uint64_t channel, int peer, void* data, std::int64_t 
   auto& queue = inbox_[{channel, peer}];
   const auto waiting = awaited_.insert(peer);
   const Peer& other = *peers_[static_cast<std::size_t>(peer)];  // what it has sent comes before its goodbye
-  arrived_.wait(lock, [&] { return aborted_ || !queue.empty() || other.gone || other.said_goodbye; });
+  arrived_.wait(lock, [&] { return over(channel) || !queue.empty() || other.gone || other.said_goodbye; });
   awaited_.erase(waiting);
-  require_running();
+  require_running(channel);
   if (queue.empty())
     throw BackendError(fmt::format("rank {} has ended, and its message was waited for", peer));
   const std::vector<std::byte> message = std::move(queue.front());
@@ -145,17 +164,26 @@ HoldUps TcpProcess::stalls() {
     const std::lock_guard lock(mutex_);
     answers_.clear();
   }
-  for (int peer = 0; peer < size(); ++peer) try {
-      if (peers_[static_cast<std::size_t>(peer)]) write(peer, MessageKind::call, 0, nullptr, 0);
+  const std::vector<int> asked = members();
+  for (const int peer : asked) try {
+      if (peer != rank_) write(peer, MessageKind::call, 0, nullptr, 0);
     } catch (const BackendError&) {  // it takes in nothing, and gives no answer
     }
   std::unique_lock lock(mutex_);
   arrived_.wait_for(lock, std::chrono::duration<double>(kRollCall.v),
-                    [&] { return aborted_ || std::ssize(answers_) + 1 == size(); });
-  Answers answers = answers_;
-  answers.emplace(rank_, Answer{awaited(), ""});
-  HoldUps found = stalls_from(rank_, size(), answers);
-  found.over = aborted_;
+                    [&] { return aborted_ || broken_ || answers_.size() + 1 == asked.size(); });
+  const auto place = [&](int rank) {
+    return static_cast<int>(std::ranges::find(asked, rank) - asked.begin());
+  };
+  Answers answers;
+  answers_.insert_or_assign(rank_, Answer{awaited(), ""});
+  for (const auto& [rank, answer] : answers_) {
+    Answer& named = answers[place(rank)];
+    named.state = answer.state;
+    for (const int other : answer.awaits) named.awaits.push_back(place(other));
+  }
+  HoldUps found = stalls_from(place(rank_), static_cast<int>(asked.size()), answers);
+  found.over = aborted_ || broken_;
   return found;
 }
 
@@ -183,6 +211,10 @@ void TcpProcess::abort(std::string_view reason) noexcept {
   }
 }
 
+void TcpProcess::abort_in(std::uint64_t epoch, std::string_view reason) noexcept {
+  if (!outlives_ || (epoch == epoch_ && !broken_)) abort(reason);
+}
+
 void TcpProcess::read_all() {
   std::vector<pollfd> waits;
   std::vector<int> ranks;
@@ -203,14 +235,22 @@ void TcpProcess::read_all() {
       } catch (const std::bad_alloc&) {
         abort(fmt::format("no memory for a message of rank {}", peer));
       }
-      if (const std::string& fault = p.inflow.fault(); !fault.empty())
-        abort(fmt::format("rank {}: {}", peer, fault));
-      if (!p.said_goodbye) abort(fmt::format("rank {} has gone without a word", peer));
-      const std::lock_guard lock(mutex_);
-      p.gone = true;
-      arrived_.notify_all();
+      ended(peer);
     }
   }
+}
+
+void TcpProcess::ended(int peer) {
+  Peer& p = *peers_[static_cast<std::size_t>(peer)];
+  const std::string why = fmt::format("rank {} has gone without a word", peer);
+  if (const std::string& fault = p.inflow.fault(); !fault.empty())
+    abort(fmt::format("rank {}: {}", peer, fault));
+  if (!p.said_goodbye && !outlives_) abort(why);
+  const std::lock_guard lock(mutex_);
+  p.closed = p.inflow.closed();
+  p.gone = true;
+  if (!p.said_goodbye && std::ranges::find(members_, peer) != members_.end()) break_epoch(why);
+  arrived_.notify_all();
 }
 
 void TcpProcess::answer_call(int peer) {
@@ -233,12 +273,24 @@ void TcpProcess::handle(int peer, Message message) {
   std::optional<Answer> answer;
   if (message.kind == MessageKind::answer) answer = unpacked(text_of(message.payload));
   const std::lock_guard lock(mutex_);
-  if (answer)
-    answers_.insert_or_assign(peer, std::move(*answer));
-  else if (message.kind == MessageKind::data)
-    inbox_[{message.channel, peer}].push_back(std::move(message.payload));
-  else
-    peers_[static_cast<std::size_t>(peer)]->said_goodbye = true;
+  switch (message.kind) {
+    case MessageKind::answer:
+      answers_.insert_or_assign(peer, std::move(*answer));
+      break;
+    case MessageKind::data:
+      if (epoch_of(message.channel) >= epoch_)  // nobody reads what an epoch has left behind
+        inbox_[{message.channel, peer}].push_back(std::move(message.payload));
+      break;
+    case MessageKind::here:
+    case MessageKind::members:
+    case MessageKind::left_out:
+      heard(peer, message);
+      break;
+    case MessageKind::abort:
+    case MessageKind::goodbye:
+    case MessageKind::call:
+      peers_[static_cast<std::size_t>(peer)]->said_goodbye = true;
+  }
   arrived_.notify_all();
 }
 

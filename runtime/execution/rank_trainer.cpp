@@ -7,6 +7,7 @@
 #include <numbers>
 #include <random>
 #include <span>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -112,7 +113,8 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
               };
             if (own.replay != Replay::off) own.repeats = [this](OpId op) { return launcher_.repeats(op); };
             return own;
-          }()) {
+          }()),
+      outlives_(options.outlives_ranks) {
   if (takes_scratch(kernels)) lend_scratch();
   launcher_.beta1 = optimizer.beta1, launcher_.beta2 = optimizer.beta2;
   launcher_.epsilon = optimizer.epsilon;
@@ -231,7 +233,9 @@ std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder, s
   launcher_.part = pending_ ? StepLauncher::Part::whole : StepLauncher::Part::first;
   const auto start = std::chrono::steady_clock::now();
   launcher_.begin_step();
+  updating_ = std::exchange(pending_, false);
   executor_.run_step(recorder, true);
+  updating_ = false;
   const StepExchange::Results results = launcher_.end_step();
   double loss = at_.tp == 0 && at_.pp == graph_.plan.pp - 1 ? results.loss : 0;
   sum({&loss, 1});
@@ -243,6 +247,7 @@ std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder, s
   report.memory = most_memory();
   report.rate = optimizer_.rate_at(clock_.step);
   report.skipped = !std::isfinite(report.gradient_norm) || !std::isfinite(report.loss);
+  before_ = clock_;
   AdamwScalars& s = launcher_.scalars;
   s = {};
   s.skip = report.skipped;
@@ -266,11 +271,28 @@ std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder, s
 
 void RankTrainer::finish() {
   if (!pending_) return;
+  if (outlives_) barrier();
   if (before_update) before_update();
   launcher_.part = StepLauncher::Part::flush;
   launcher_.begin_step();
+  updating_ = std::exchange(pending_, false);
   executor_.run_step();
-  pending_ = false;
+  updating_ = false;
+}
+
+// Who has a step to its end has not begun its update before all have: the sum at the beginning of the next step, or the
+// barrier of finish(), comes before. So ranks that are left differ by one step at most, and the later one can leave it out.
+Recoverable RankTrainer::recoverable() const { return {pending_ ? before_.step : clock_.step, clock_.step}; }
+
+void RankTrainer::settle(std::int64_t step) {
+  SEXTANT_CHECK(step >= recoverable().first && step <= recoverable().last, "a state that this rank has");
+  if (pending_ && step == before_.step) {
+    clock_ = before_;
+  } else if (pending_ || updating_) {
+    if (pending_ && before_update) before_update();
+    launcher_.complete_updates(updating_);
+  }
+  pending_ = updating_ = false;
 }
 
 }  // namespace sextant

@@ -52,7 +52,14 @@ struct RankOptions {
   int threads = 1;  // inside matrix products
   bool documents_apart =
       false;  // attention does not reach from a document to the one before (step_batch.hpp)
+  // Another rank may be lost and this one go on: no rank updates its state with a step that not all have to the end.
+  bool outlives_ranks = false;
   ExecutorOptions executor;
+};
+
+// Between which steps the state can be that a rank has when another was lost; the same where it can be one alone.
+struct Recoverable {
+  std::int64_t first = 0, last = std::int64_t{1} << 53;  // any: it has none
 };
 
 // What the runtime cannot do about a plan, before anything is allocated; empty when it can run.
@@ -86,6 +93,10 @@ class RankTrainer {
   const TrainerClock& clock() const { return clock_; }
   // Sums over the ranks, however long they take.
   void agree(std::span<double> votes);
+  // Behind a RankLost, where ranks outlive that: the state that this rank has, between two steps. All ranks that were in the
+  // same step have one in common. settle() makes it that of `step`.
+  Recoverable recoverable() const;
+  void settle(std::int64_t step);
   // The mean loss of `batches` global batches (steps 0, 1, ... of the source), at the weights as they are. Training goes
   // on from it to the same bits as without it. Nothing when any rank asks to stop before the last batch. Throws TokensMissing.
   std::optional<double> evaluate(const SequenceSource&, std::int64_t batches,
@@ -132,7 +143,10 @@ class RankTrainer {
   Executor executor_;
   std::optional<std::map<std::pair<WorkId, bool>, int>> rehearsed_;  // while a step is rehearsed: how often
   TrainerClock clock_;
-  bool pending_ = false;
+  bool pending_ = false;   // the update of the step before clock_.step
+  bool updating_ = false;  // it is being made
+  TrainerClock before_;    // the clock without that step, while it is pending
+  bool outlives_;
   int steps_here_ = 0;  // that most_memory_ is of, up to two
   Bytes most_memory_;
 };

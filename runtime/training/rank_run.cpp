@@ -79,6 +79,28 @@ void agree(const std::string& job, Communicator& world, RunShared& shared) {
                             "tokens for all ranks", "it says why"});
 }
 
+// A rank is lost, and this one goes on with the others that are left: what it has goes into `carried`. `whole`: the trainer has
+// its first values.
+void leave_lost_step(const TrainingRun& run, RankTrainer& trainer, bool whole, int rank, RunShared& shared) {
+  if (shared.watchdog) shared.watchdog->between(rank, Watchdog::Between::nothing);
+  auto& held = run.carried->ranks;
+  std::erase(held, nullptr);
+  Recoverable own;
+  if (whole)
+    own = trainer.recoverable();
+  else if (!held.empty())
+    own = {held.front()->clock().step, held.front()->clock().step};
+  const std::int64_t step = run.regroup(own);
+  if (whole && step >= own.first && step <= own.last) {
+    trainer.settle(step);
+    held.push_back(std::make_unique<HeldState>(trainer.state(), trainer.device(), trainer.clock()));
+  }
+  std::erase_if(held, [&](const auto& one) { return one->clock().step != step; });
+  const std::lock_guard lock(shared.mutex);
+  shared.result.lost = true;
+  shared.result.changing = shared.result.stopped = false;  // those that are left ask anew
+}
+
 }  // namespace
 
 void train_rank(const TrainingRun& run, Communicator& world, RunShared& shared) {
@@ -102,6 +124,7 @@ void train_rank(const TrainingRun& run, Communicator& world, RunShared& shared) 
   options.threads = run.threads;
   options.executor.replay = run.replay;
   options.documents_apart = run.documents_apart;
+  options.outlives_ranks = static_cast<bool>(run.regroup);
   options.executor.time_ops = run.record;
   options.executor.watchdog = shared.watchdog.get();
   options.executor.timer = run.record ? run.timer : nullptr;
@@ -115,72 +138,84 @@ void train_rank(const TrainingRun& run, Communicator& world, RunShared& shared) 
   RankTrainer trainer(run.graph, run.stack, *device, run.kernels, world, run.optimizer, run.sequences,
                       std::move(options));
   std::optional<CheckpointWriter> writer;
-  if (run.cuda) trainer.rehearse();
-  std::exception_ptr unable;
-  try {
-    if (run.carried && run.carried->present()) {
-      const auto start = std::chrono::steady_clock::now();
-      const StateMove move =
-          take_state(held_by(*run.carried, world.rank(), world.size()), world, trainer.state(), *device);
-      trainer.resume(move.clock);
-      const Seconds took(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-      const std::lock_guard lock(shared.mutex);
-      shared.result.moved_bytes += move.received_bytes;
-      shared.result.moving = std::max(shared.result.moving, took);
-    } else if (run.resume) {
-      restore(trainer.state(), *device, *run.resume);
-      trainer.resume(run.resume->manifest().clock);
-    } else {
-      trainer.initialise(run.weights);
-    }
-    if (run.save)
-      writer.emplace(*run.save, run.optimizer, trainer, world.rank(), world.size(),
-                     run.resume ? std::optional(trainer.clock().step) : std::nullopt);
-    if (run.on_start) run.on_start(trainer, world.rank());
-  } catch (...) {  // damage that only this rank has met
-    unable = std::current_exception();
-  }
-  wait([&] {
-    together(run, world, shared, [&] {
-      if (unable) std::rethrow_exception(unable);
-    });
-    together(run, world, shared, [&] {
-      if (run.begin && world.rank() == 0) run.begin();
-    });
-  });
-  {
-    const Seconds since(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - shared.began).count());
-    const std::lock_guard lock(shared.mutex);
-    shared.result.starting = std::max(shared.result.starting, since);
-  }
   StepSpans spans(run.graph.ops.size());
-  std::optional<TokensMissing> missing;
+  bool whole = false;  // the state
+  if (run.cuda) trainer.rehearse();
+  const auto train_from_state = [&] {
+    std::exception_ptr unable;
+    try {
+      if (run.carried && run.carried->present()) {
+        const auto start = std::chrono::steady_clock::now();
+        const StateMove move =
+            take_state(held_by(*run.carried, world.rank(), world.size()), world, trainer.state(), *device);
+        trainer.resume(move.clock);
+        const Seconds took(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+        const std::lock_guard lock(shared.mutex);
+        shared.result.moved_bytes += move.received_bytes;
+        shared.result.moving = std::max(shared.result.moving, took);
+      } else if (run.resume) {
+        restore(trainer.state(), *device, *run.resume);
+        trainer.resume(run.resume->manifest().clock);
+      } else {
+        trainer.initialise(run.weights);
+      }
+      whole = true;
+      if (run.save)
+        writer.emplace(*run.save, run.optimizer, trainer, world.rank(), world.size(),
+                       run.resume ? std::optional(trainer.clock().step) : std::nullopt);
+      if (run.on_start) run.on_start(trainer, world.rank());
+    } catch (...) {  // damage that only this rank has met
+      unable = std::current_exception();
+    }
+    wait([&] {
+      together(run, world, shared, [&] {
+        if (unable) std::rethrow_exception(unable);
+      });
+      together(run, world, shared, [&] {
+        if (run.begin && world.rank() == 0) run.begin();
+      });
+    });
+    {
+      const Seconds since(
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - shared.began).count());
+      const std::lock_guard lock(shared.mutex);
+      shared.result.starting = std::max(shared.result.starting, since);
+    }
+    std::optional<TokensMissing> missing;
+    try {
+      train_steps(run, trainer, writer ? &*writer : nullptr, world.rank(), shared, spans);
+    } catch (const TokensMissing& e) {
+      missing = e;
+    }
+    trainer.finish();
+    bool changing = false;
+    {
+      const std::lock_guard lock(shared.mutex);
+      changing = shared.result.changing;
+    }
+    if (writer) changing ? writer->settle() : writer->finish();
+    if (changing) {
+      auto& held = run.carried->ranks;
+      trainer.barrier();  // all have taken what was carried here
+      if (run.processes || world.rank() == 0)
+        held.clear(), held.resize(static_cast<std::size_t>(world.size()));
+      trainer.barrier();
+      held[static_cast<std::size_t>(world.rank())] =
+          std::make_unique<HeldState>(trainer.state(), *device, trainer.clock());
+    }
+    if (missing) {
+      shared.all_throw = true;
+      end_without_tokens(*missing, run, trainer.clock().step);
+    }
+    if (run.on_end) run.on_end(trainer, world.rank());
+  };
   try {
-    train_steps(run, trainer, writer ? &*writer : nullptr, world.rank(), shared, spans);
-  } catch (const TokensMissing& e) {
-    missing = e;
+    train_from_state();
+  } catch (const RankLost&) {
+    if (!run.regroup) throw;
+    writer.reset();  // what it was writing is not committed, unless all files were there
+    return leave_lost_step(run, trainer, whole, world.rank(), shared);
   }
-  trainer.finish();
-  bool changing = false;
-  {
-    const std::lock_guard lock(shared.mutex);
-    changing = shared.result.changing;
-  }
-  if (writer) changing ? writer->settle() : writer->finish();
-  if (changing) {
-    auto& held = run.carried->ranks;
-    trainer.barrier();  // all have taken what was carried here
-    if (run.processes || world.rank() == 0) held.clear(), held.resize(static_cast<std::size_t>(world.size()));
-    trainer.barrier();
-    held[static_cast<std::size_t>(world.rank())] =
-        std::make_unique<HeldState>(trainer.state(), *device, trainer.clock());
-  }
-  if (missing) {
-    shared.all_throw = true;
-    end_without_tokens(*missing, run, trainer.clock().step);
-  }
-  if (run.on_end) run.on_end(trainer, world.rank());
   {
     const int stage = trainer.at().pp;
     const ArenaPlan arena = plan_arena(run.graph, StageView(run.graph, stage));

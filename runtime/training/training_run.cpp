@@ -82,7 +82,7 @@ void train_process(const TrainingRun& run, Communicator& world, RunShared& share
   try {
     train_rank(run, world, shared);
   } catch (const Aborted&) {
-    throw;
+    throw;  // RankLost too, where nothing was carried yet
   } catch (const std::exception& error) {
     if (!shared.all_throw) {
       const std::string why = fmt::format("rank {}: {}", world.rank(), error.what());
@@ -105,10 +105,11 @@ std::string blame(const HoldUps& who) {
 
 }  // namespace
 
-std::unique_ptr<Communicator> start_processes(const TrainingRun& run) {
+std::unique_ptr<Communicator> start_processes(const TrainingRun& run, bool outlives_ranks) {
   if (!run.tcp) return start_mpi(run);
   TcpWorld tcp = *run.tcp;
   tcp.stop = run.stop;
+  tcp.outlives_ranks = outlives_ranks;
   return make_tcp_world(tcp);
 }
 
@@ -159,6 +160,7 @@ RunResult train(const TrainingRun& run) {
       const HoldUps who = world.front()->stalls();
       if (who.over) return;
       const std::string report = blame(who) + seen + who.states;
+      if (run.regroup && !who.silent.empty() && world.front()->lose(who.silent, report)) return;
       const std::string verdict = report.substr(0, report.find('\n'));  // the lines about ranks are told once
       for (const auto& communicator : world) communicator->abort(verdict);
       if (run.on_late) run.on_late(report);
@@ -170,6 +172,7 @@ RunResult train(const TrainingRun& run) {
     train_process(run, *world.front(), shared);
   else
     run_ranks(world, [&](Communicator& communicator) { train_rank(run, communicator, shared); });
+  if (shared.result.lost) return std::move(shared.result);
 
   // One representative rank per stage, as a predicted timeline has them.
   Timeline& measured = shared.result.measured;
@@ -183,7 +186,11 @@ RunResult train(const TrainingRun& run) {
       for (OpId op = 0; op < run.graph.ops.size(); ++op)
         if (run.graph.ops[op].stage == stage) measured.spans[op] = rank.spans[op];
     }
-    if (run.processes) share_spans(run.graph, *world.front(), measured.spans);
+    try {
+      if (run.processes) share_spans(run.graph, *world.front(), measured.spans);
+    } catch (
+        const RankLost&) {  // all is done and saved; what is known of the others' operations stays behind
+    }
   }
   return std::move(shared.result);
 }

@@ -75,6 +75,11 @@ struct TrainingRun {
   // Asked on world rank 0 behind each step: the layout is to change. The run pauses then, on all ranks together, with its
   // state in `carried`, and saves nothing.
   std::function<bool()> time_to_change = {};
+  // Of processes that have been started to outlive ranks, on CPUs and with `carried`: a rank that is lost ends the step, not the
+  // job. Told which states this rank can have, it agrees with the others that are left on the step behind which they all go
+  // on. The state behind that is then in `carried`, beside what of the same step was there already, and the run returns
+  // (RunResult::lost).
+  std::function<std::int64_t(Recoverable)> regroup = {};
   // On world rank 0, before anything else: takes what only one may have. When it throws, all ranks end.
   std::function<void()> claim = {};
   std::function<void()> begin = {};  // there, when every rank has its state and before the first step
@@ -90,6 +95,7 @@ struct RunResult {
   std::int64_t steps = 0;
   bool stopped = false;   // before the last step
   bool changing = false;  // paused for another layout; not `stopped`
+  bool lost = false;      // a rank; the others are regrouped, and their state is in `carried`
   // What was carried here: all ranks together, and how long it took.
   std::int64_t moved_bytes = 0;
   Seconds moving;
@@ -102,7 +108,8 @@ struct RunResult {
 };
 
 // This process and the others of its job, by MPI or by `run.tcp`. Waits for them; BackendError when they do not come.
-std::unique_ptr<Communicator> start_processes(const TrainingRun& run);
+// `outlives_ranks`: of `run.tcp`, and the same on all of them (TcpWorld).
+std::unique_ptr<Communicator> start_processes(const TrainingRun& run, bool outlives_ranks = false);
 
 // Throws what ended the run: ConfigError (a plan that cannot be run here, bad data) or BackendError.
 RunResult train(const TrainingRun&);

@@ -6,7 +6,10 @@
 #pragma once
 
 #include <functional>
+#include <mutex>
+#include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/graph/block_tensors.hpp"
@@ -48,7 +51,13 @@ class StepLauncher {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
 
   const KernelTable& kernels() const { return kernels_; }
-  void begin_step() { exchange_.send(batch, scalars); }
+  void begin_step() {
+    exchange_.send(batch, scalars);
+    updated_.clear();
+  }
+  // Makes the updates of the step that was left in its middle, or, where none has begun, that the last step has left. On a CPU,
+  // when nothing of the step is under way any more: no update stands half made, as each is one kernel's.
+  void complete_updates(bool begun);
   // The loss is of this rank's valid targets, on the last stage; the norm of the global gradient, before clipping.
   StepExchange::Results end_step() { return exchange_.fetch(); }
 
@@ -123,6 +132,7 @@ class StepLauncher {
   void norm_partial(const Op&, StreamId);
   void norm_reduce(const Op&, OpId, StreamId);
   void update(const Op&, StreamId);
+  void adamw(std::size_t bucket, bool host, const AdamwScalars*, NativeStream);
   void copy(const Op&, StreamId);
   void copy_state(const Op&, StreamId);
   std::pair<std::size_t, std::size_t> buckets(const Op&) const;  // [first, last)
@@ -142,6 +152,8 @@ class StepLauncher {
   std::vector<std::int32_t> positions_, key_positions_;
   std::vector<Mirror> mirrors_;  // of the above
   StepExchange exchange_;
+  std::mutex updated_mutex_;
+  std::set<std::pair<std::size_t, bool>> updated_;  // in this step: buckets' parts, of the host or not
   BlockContext context_;
   Fp8Weights fp8_weights(const Op&, const BlockWork&) const;
   Mirror largest_;                     // of weights in fp8, where kernels keep them

@@ -74,21 +74,34 @@ void StepLauncher::norm_reduce(const Op&, OpId id, StreamId stream) {
 void StepLauncher::update(const Op& op, StreamId stream) {
   const bool host = std::get<StateWork>(graph_.works[op.work]).host;
   const auto [first, last] = buckets(op);
-  const auto adamw = [this, host, first = first, last = last](NativeStream native) {
+  const auto adamw_of_op = [this, host, first = first, last = last](NativeStream native) {
     if (scalars.skip) return;
-    for (std::size_t b = first; b < last; ++b) {
-      if ((host ? state_.on_host(b) : state_.on_device(b)) == 0) continue;
-      AdamwArgs args = state_.adamw(b, host);
-      args.beta1 = beta1, args.beta2 = beta2, args.eps = epsilon;
-      args.scalars = host ? &scalars : exchange_.scalars();
-      args.stream = native;
-      (host ? cpu_kernels() : kernels_).adamw(args);
-    }
+    for (std::size_t b = first; b < last; ++b) adamw(b, host, host ? &scalars : exchange_.scalars(), native);
   };
   if (host)
-    device_.launch_host(stream, [adamw] { adamw({}); });
+    device_.launch_host(stream, [adamw_of_op] { adamw_of_op({}); });
   else
-    device_.launch(stream, adamw);
+    device_.launch(stream, adamw_of_op);
+}
+
+void StepLauncher::adamw(std::size_t b, bool host, const AdamwScalars* of_step, NativeStream native) {
+  if ((host ? state_.on_host(b) : state_.on_device(b)) == 0) return;
+  AdamwArgs args = state_.adamw(b, host);
+  args.beta1 = beta1, args.beta2 = beta2, args.eps = epsilon;
+  args.scalars = of_step;
+  args.stream = native;
+  (host ? cpu_kernels() : kernels_).adamw(args);
+  const std::lock_guard lock(updated_mutex_);
+  updated_.emplace(b, host);
+}
+
+void StepLauncher::complete_updates(bool begun) {
+  SEXTANT_CHECK(device_.unified(), "what ranks of GPUs have left is not completed by the host");
+  if (!begun) updated_.clear();
+  if (scalars.skip) return;
+  for (std::size_t b = 0; b < state_.layout().buckets.size(); ++b)
+    for (const bool host : {false, true})
+      if (!updated_.contains({b, host})) adamw(b, host, &scalars, {});
 }
 
 void StepLauncher::copy(const Op& op, StreamId stream) {

@@ -81,7 +81,7 @@ TEST(TcpStrangers, Garbage) {
       std::string words = n % 4 == 0   ? "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
                           : n % 4 == 1 ? std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11)
                                        : std::string();
-      if (n % 4 == 2) words.append("2txs");  // the first word of a member, then noise
+      if (n % 4 == 2) words.append("3txs");  // the first word of a member, then noise
       for (int byte = 0; byte < 3000; ++byte) words += static_cast<char>(random());
       Socket s = connected(port);
       write_bytes(s.fd(), words.data(), words.size(), {Clock::now() + 1s});
@@ -216,7 +216,7 @@ TEST(TcpStrangers, AtThePortOfALaterRank) {
   for (const std::string& l : listening) {
     EXPECT_EQ(l.substr(0, 8), "0100007F") << "the loopback alone, which leads to all of them";
     for (int n = 0; n < 20; ++n) strangers.push_back(connected(std::stoi(l.substr(9), nullptr, 16)));
-    ::send(strangers.back().fd(), "2txs....", 8, MSG_NOSIGNAL);
+    ::send(strangers.back().fd(), "3txs....", 8, MSG_NOSIGNAL);
   }
   start_rank(world_of(2, 3, port), sum_ranks).get();
   EXPECT_NO_THROW(zero.get());
