@@ -92,7 +92,7 @@ PlanFile AdaptiveRun::plan_for(int ranks) const {
 }
 
 void AdaptiveRun::meet(std::unique_ptr<Runnable>& runnable) {
-  processes_.emplace(hooks_.meet(*runnable));
+  processes_.emplace(hooks_.meet(*runnable, outlives_ranks()), hooks_.deadline);
   const int ranks = processes_->world().size();
   if (!options_.adapt || ranks == file_.plan.world()) return;
   if (ranks > with_none_missing(file_.cluster).gpus()) return;  // the run refuses them
@@ -123,25 +123,38 @@ RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
   if (!options_.inject.empty())
     events_ = ClusterEvents(read_text_file(options_.inject), options_.inject, given_);
   for (const ClusterEvent& e : events_.events())
-    if (processes_ && (e.joins > 0 || e.defect.missing))
-      throw ConfigError(Problem{options_.inject, e.text, "ranks that come and go",
-                                "events that slow the machine, where ranks are processes",
+    if (processes_ && (e.joins > 0 || (e.defect.missing && options_.adapt && !outlives_ranks())))
+      throw ConfigError(Problem{options_.inject, e.text, e.joins > 0 ? "ranks that come" : "ranks that go",
+                                outlives_ranks() ? "events that slow the machine, or kill"
+                                                 : "events that slow the machine, with these processes",
                                 "end a process, and start them again with --resume --adapt"});
     else if (!options_.adapt && (e.joins > 0 || e.defect.missing))
       throw ConfigError(Problem{options_.inject, e.text, "ranks that come and go",
                                 "events that slow the machine", "add --adapt, or the run would end there"});
   layout_ = layout_on(file_.plan, given_, given_);
   gpus_ = usable_gpus(given_);
+  if (processes_) own_gpu_ = gpus_.at(static_cast<std::size_t>(processes_->world().rank()));
   std::int64_t done = 0, moved = 0;
   for (bool first = true;; first = false) {
-    RunResult result = train_layout(*runnable, first);
-    result.steps += done, result.moved_bytes += moved;
-    done = result.steps, moved = result.moved_bytes;
-    if (!result.changing) return result;
-    if (untold_ || !next_) spread_next();  // decided behind the last step that processes shared
-    layout_ = *std::exchange(next_, std::nullopt);
-    if (!processes_) keep_by_gpu(std::exchange(gpus_, usable_gpus(used_by(layout_, believed()))));
-    runnable = building_.get();
+    std::int64_t step = 0;
+    try {
+      RunResult result = train_layout(*runnable, first);
+      result.steps += done, result.moved_bytes += moved;
+      done = result.steps, moved = result.moved_bytes;
+      if (!result.changing && !result.lost) return result;
+      if (result.changing) {
+        if (untold_ || !next_) spread_next();  // decided behind the last step that processes shared
+        layout_ = *std::exchange(next_, std::nullopt);
+        if (!processes_) keep_by_gpu(std::exchange(gpus_, usable_gpus(used_by(layout_, believed()))));
+        runnable = building_.get();
+        continue;
+      }
+      step = next_step_;
+    } catch (const RankLost&) {
+      if (!outlives_ranks()) throw;
+      step = regroup(carried_step());
+    }
+    go_on_without_lost(runnable, step);
   }
 }
 
@@ -155,6 +168,7 @@ void AdaptiveRun::exchange_views(std::int64_t step, int rank, const std::vector<
 void AdaptiveRun::step_done(std::int64_t step) {
   next_step_ = step + 1;
   reached_ = std::max(reached_, next_step_);
+  if (processes_ && options_.adapt) end_where_killed();
   if (options_.emulate) play_machine();
 }
 
@@ -184,13 +198,14 @@ void AdaptiveRun::keep_by_gpu(const std::vector<GpuPlace>& before) {
 
 RunResult AdaptiveRun::train_layout(const Runnable& runnable, bool first) {
   TrainingRun run = hooks_.prepare(runnable, first);
-  if (first && run.resume) next_step_ = reached_ = run.resume->manifest().clock.step;
+  if (first && run.resume) start_ = next_step_ = reached_ = run.resume->manifest().clock.step;
   attach(run, runnable);
   if (processes_) run.world = &processes_->world();
+  if (saved_) run.resume = std::exchange(saved_, nullptr);
   const auto missing =
       carried_.present() && !processes_ ? missing_state(carried_, runnable.file().model) : std::nullopt;
   if (!missing) return sextant::train(run);
-  const Checkpoint* const saved = hooks_.newest ? hooks_.newest() : nullptr;
+  const Checkpoint* const saved = hooks_.folder.go_back();
   if (!saved)
     throw BackendError(fmt::format(
         "{} went with the lost ranks: no other has a copy, and there is no checkpoint\n  a layout with "
@@ -199,6 +214,7 @@ RunResult AdaptiveRun::train_layout(const Runnable& runnable, bool first) {
   hooks_.tell(fmt::format("{} went with the lost ranks: going back to the checkpoint of step {}", *missing,
                           saved->manifest().clock.step));
   carried_.ranks.clear();
+  steps_lost_ = next_step_ - saved->manifest().clock.step;
   next_step_ = saved->manifest().clock.step;
   run.resume = saved;
   return sextant::train(run);
@@ -215,6 +231,7 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
     play_machine();
   }
   run.carried = &carried_;
+  if (outlives_ranks()) run.regroup = [this](const Recoverable& own) { return next_step_ = regroup(own); };
   run.begin = [this, begin = run.begin] {
     if (begin) begin();
     if (paused_ == decltype(paused_){}) return;  // the first layout
@@ -222,7 +239,9 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
     if (trial_) trial_->paused(stood_still);
     if (decision_) {
       policy_->changed(stood_still);
-      hooks_.keep({{"changed", decision_->number}, {"stood_still_s", stood_still.v}});
+      Json line = {{"changed", decision_->number}, {"stood_still_s", stood_still.v}};
+      if (steps_lost_) line["steps_lost"] = *std::exchange(steps_lost_, std::nullopt);
+      hooks_.decisions.add(line);
       hooks_.tell(fmt::format("went on after {:.3g} s", stood_still.v));
     }
     decision_.reset();
@@ -272,14 +291,15 @@ void AdaptiveRun::play_machine() {
 
 void AdaptiveRun::begin_watch(const Layout& layout) {
   AdaptationOptions options;
+  if (processes_) options.decided = hooks_.decisions.last();
   policy_.emplace(given_, layout, search_->tools(), options);
 }
 
 bool AdaptiveRun::time_to_change() {
   using namespace std::chrono_literals;
-  if (trial_ && !events_.lost(reached_).empty()) end_trial();
+  if (!processes_ && trial_ && !events_.lost(reached_).empty()) end_trial();
   if (!next_ && trial_) look_at_trial();
-  if (!trial_) look_for_lost();
+  if (!processes_ && !trial_) look_for_lost();
   while (const auto seen = observer_->take()) {
     if (next_ || !policy_) continue;  // of a layout that is about to go
     const bool searching = policy_->searching();
@@ -301,13 +321,13 @@ void AdaptiveRun::look_for_lost() {
   if (!back.empty()) policy_->find(back, next_step_ - 1);
   if (gone.empty()) return;
   const Decision decision = policy_->lose(gone, next_step_ - 1, steps_ - next_step_);
-  if (decision.changes()) just_lost_ = gone;
+  if (decision.changes()) just_lost_ = gone, steps_lost_ = 0;
   tell(decision);
   if (decision.kind == DecisionKind::no_layout) throw BackendError(decision.why);
 }
 
 void AdaptiveRun::tell(const Decision& d) {
-  hooks_.keep(decision_json(d));
+  hooks_.decisions.add(decision_json(d));
   hooks_.tell(decision_text(d));
   if (!d.changes()) return;
   decision_ = d;
@@ -351,7 +371,7 @@ void AdaptiveRun::end_trial() {
                                                                100 * gain, results.size());
   line["why"] = fmt::format("measured fastest: {}", others);
   line["spent_s"] = trial_->spent().v, line["budget_s"] = trial_->budget().v;
-  hooks_.keep(line);
+  hooks_.decisions.add(line);
   hooks_.tell(fmt::format("after {} steps {} is kept: {:.4g} s a step ({:.4g} s predicted), {}",
                           trial_->steps(), layout_text(best), measured.v, predicted.v, others));
   trial_.reset();

@@ -9,17 +9,19 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
-
-#include <nlohmann/json_fwd.hpp>
+#include <vector>
 
 #include "planner/adaptation/adaptation_policy.hpp"
 #include "planner/adaptation/start_trial.hpp"
 #include "planner/adaptation/step_observer.hpp"
 #include "runtime/training/training_run.hpp"
 #include "tools/adaptation/adapt_options.hpp"
+#include "tools/adaptation/decision_log.hpp"
 #include "tools/adaptation/layout_search.hpp"
 #include "tools/adaptation/rank_processes.hpp"
+#include "tools/inputs/run_checkpoints.hpp"
 #include "tools/inputs/running.hpp"
 
 namespace sextant {
@@ -29,11 +31,12 @@ class AdaptiveRun {
   struct Hooks {
     // The run under this layout with all that the caller wants of it; `first`: the one that begins the run.
     std::function<TrainingRun(const Runnable&, bool first)> prepare;
-    std::function<void(const std::string&)> tell;             // a line for people
-    std::function<void(const nlohmann::ordered_json&)> keep;  // a line of adaptation.jsonl
-    std::function<const Checkpoint*()> newest = {};  // which the run goes back to; null: there is none
-    // Where ranks are processes: meets the others of the job.
-    std::function<std::unique_ptr<Communicator>(const Runnable&)> meet = {};
+    std::function<void(const std::string&)> tell;  // a line for people
+    DecisionLog& decisions;                        // adaptation.jsonl
+    RunFolder& folder;                             // whose checkpoints the run goes back to
+    // Where ranks are processes: meets the others of the job, which is to outlive some of them or not.
+    std::function<std::unique_ptr<Communicator>(const Runnable&, bool outlives_ranks)> meet = {};
+    Seconds deadline{60};  // for a process that shows no sign of life
   };
   AdaptiveRun(const AdaptOptions&, const RunningOptions&, std::string profile, std::filesystem::path presets,
               std::int64_t steps, Hooks);
@@ -51,6 +54,17 @@ class AdaptiveRun {
   void exchange_views(std::int64_t step, int rank, const std::vector<Span>&);
   void step_done(std::int64_t step);
   void spread_next();
+
+  // lost_processes.cpp: the processes that are left of a job whose step a lost one has ended.
+  bool outlives_ranks() const;
+  Recoverable carried_step() const;
+  std::int64_t regroup(Recoverable own);  // the step behind which all go on
+  void go_on_without_lost(std::unique_ptr<Runnable>& runnable, std::int64_t step);
+  void spread_carried();
+  std::string plan_without_lost(std::int64_t step);  // on the first; throws when there is none
+  void find_state(std::int64_t step);
+  std::string heard_of_first(const std::function<std::string()>& say);
+  void end_where_killed() const;
 
   RunResult train_layout(const Runnable&, bool first);
   void attach(TrainingRun&, const Runnable&);
@@ -85,13 +99,17 @@ class AdaptiveRun {
   std::unique_ptr<StepObserver> observer_;
   std::optional<RankProcesses> processes_;
   CarriedState carried_;
-  std::int64_t next_step_ = 0;
+  std::int64_t start_ = 0, next_step_ = 0;
   std::int64_t reached_ = 0;        // the machine does not go back to a checkpoint with the run
   std::optional<Layout> next_;      // the layout that the run changes to, once it is built beside training
   std::optional<PlanFile> untold_;  // its plan, until the other processes know of it
   std::future<std::unique_ptr<Runnable>> building_;
-  std::vector<GpuPlace> just_lost_;   // with what they held
-  std::optional<Decision> decision_;  // that it follows; none: the trial goes on
+  std::vector<GpuPlace> just_lost_;         // with what they held
+  std::set<GpuPlace> lost_;                 // of processes, before
+  GpuPlace own_gpu_;                        // of this process
+  const Checkpoint* saved_ = nullptr;       // to which the next layout goes back
+  std::optional<std::int64_t> steps_lost_;  // for that, since it was told last
+  std::optional<Decision> decision_;        // that it follows; none: the trial goes on
   std::chrono::steady_clock::time_point paused_;
 };
 

@@ -16,6 +16,8 @@ class DecisionLog {
   // Appends; throws BackendError when the line cannot be written.
   void add(const nlohmann::ordered_json& line);
   const nlohmann::ordered_json& lines() const { return lines_; }
+  // The number of the last decision of the run, whichever process made it; 0: there is none.
+  int last() const;
 
  private:
   std::filesystem::path folder_;

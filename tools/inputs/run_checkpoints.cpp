@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include <fcntl.h>
@@ -233,13 +234,19 @@ void RunFolder::begin() {
                     steps.string(), log.missing, step,
                     aside.empty() ? "" : fmt::format(" (the file as it was: {})", aside.string())));
   }
-  write_file_atomic(steps, log.lines);
+  open_steps(log.lines);
+  save_plan_file(folder_ / "plan.json", save_.plan);
+  write_file_atomic(folder_ / kRunOptionsFile, options_);
+}
+
+void RunFolder::open_steps(const std::string& lines) {
+  const fs::path steps = folder_ / kSteps;
+  if (steps_fd_ >= 0) ::close(std::exchange(steps_fd_, -1));
+  write_file_atomic(steps, lines);
   steps_fd_ = ::open(steps.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (steps_fd_ < 0)
     throw ConfigError(
         Problem{steps.string(), "", "cannot be written", "a folder one may write to", std::strerror(errno)});
-  save_plan_file(folder_ / "plan.json", save_.plan);
-  write_file_atomic(folder_ / kRunOptionsFile, options_);
 }
 
 void RunFolder::add_step(const std::string& line, Seconds step) {
@@ -326,8 +333,28 @@ const Checkpoint* RunFolder::go_back() {
   sync();
   checkpoint_ = Checkpoint::open_newest(folder_);
   if (!checkpoint_) return nullptr;
-  if (steps_fd_ >= 0) ::close(std::exchange(steps_fd_, -1));
   begin();
+  return &*checkpoint_;
+}
+
+// A process that was killed may have closed its connections a little before its lock.
+void RunFolder::lead(std::int64_t step) {
+  if (folder_.empty()) return;
+  sync();
+  constexpr std::chrono::seconds kReleased{10};
+  const auto until = std::chrono::steady_clock::now() + kReleased;
+  while (!lock_) try {
+      lock_.emplace(folder_);
+    } catch (const ConfigError&) {
+      if (std::chrono::steady_clock::now() > until) throw;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  clear_leftovers(folder_);
+  open_steps(log_before(folder_ / kSteps, step).lines);
+}
+
+const Checkpoint* RunFolder::read(std::int64_t step) {
+  checkpoint_.emplace(Checkpoint::open(folder_, step));
   return &*checkpoint_;
 }
 

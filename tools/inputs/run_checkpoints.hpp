@@ -61,6 +61,11 @@ class RunFolder {
   void go_on(TrainingRun&, const PlanFile&);
   // To the newest checkpoint: steps.jsonl ends there. Null when there is none.
   const Checkpoint* go_back();
+  // Behind the loss of a process, on the one that is the first now, when no other writes into the folder: it is this one's from
+  // now on, whosever it was, and steps.jsonl ends with the step before `step`.
+  void lead(std::int64_t step);
+  // On the others: the checkpoint that the first goes back to.
+  const Checkpoint* read(std::int64_t step);
 
   // Where the tokens behind `step` steps come from, as a JSON object that the checkpoint keeps; asked on the first rank. A
   // run that goes on finds it in checkpoint()->manifest().data.
@@ -76,6 +81,7 @@ class RunFolder {
 
  private:
   void begin();
+  void open_steps(const std::string& lines);
   bool time_to_stop();
   bool write_steps();  // whether all lines are written; steps_mutex_ is held
 

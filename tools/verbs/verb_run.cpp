@@ -218,12 +218,14 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
   };
 
   DecisionLog decisions(o.output);
-  AdaptiveRun adaptive(adapt, o.running, o.profile, session.presets(), o.steps,
-                       {.prepare = prepare,
-                        .tell = [&](const std::string& what) { log.tell(what); },
-                        .keep = [&](const Json& line) { decisions.add(line); },
-                        .newest = [&] { return folder.go_back(); },
-                        .meet = [&](const Runnable& layout) { return start_processes(watched(layout)); }});
+  AdaptiveRun adaptive(
+      adapt, o.running, o.profile, session.presets(), o.steps,
+      {.prepare = prepare,
+       .tell = [&](const std::string& what) { log.tell(what); },
+       .decisions = decisions,
+       .folder = folder,
+       .meet = [&](const Runnable& r, bool outlives) { return start_processes(watched(r), outlives); },
+       .deadline = Seconds(o.deadline_s)});
   RunResult result = adapt.asked() ? adaptive.train(runnable) : train(prepare(*runnable, true));
   result.measured.device = runnable->on_gpu() ? machine_of(o.running) : inspect_machine().cpu;
   result.measured.build = version_text();
