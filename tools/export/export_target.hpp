@@ -43,6 +43,7 @@ struct ExportTarget {
   std::string title;                  // "Megatron-LM"
   std::vector<std::string> versions;  // the default first
   std::string package;                // of PyPI, whose version `sextant doctor` says; empty: none
+  std::string place = {};             // where it is then: "this program"
   std::string stack;                  // the software stack that predicts it
   std::string twin =
       {};  // the same software with other blocks, which the files state: its plans stay its own

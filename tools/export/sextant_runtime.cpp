@@ -79,6 +79,7 @@ ExportTarget sextant_target() {
           .title = "sextant's own runtime",
           .versions = {"0.1"},
           .package = "",
+          .place = "this program",
           .stack = "sextant",
           .features = runtime_features,
           .rules = runtime_rules,

@@ -87,6 +87,7 @@ ExportTarget smp_target() {
           .title = "SageMaker SMP",
           .versions = {"v2"},
           .package = "",
+          .place = "AWS's containers",
           .stack = "smp-v2",
           .features = smp_features,
           .rules = smp_rules,

@@ -1,6 +1,7 @@
 // `sextant doctor`: what this machine has and what is missing, with the command that mends it.
 #include <algorithm>
 #include <ostream>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 #include "tools/inputs/machine.hpp"
 #include "tools/inputs/planning.hpp"
 #include "tools/inputs/preset_files.hpp"
+#include "tools/inputs/version.hpp"
 #include "tools/terminal/table.hpp"
 #include "tools/verbs/verbs.hpp"
 
@@ -113,11 +115,20 @@ std::vector<Check> checks_of(const HostMachine& machine, Session& session) {
   return checks;
 }
 
-// The frameworks of sextant export: what the python has that --check asks.
+// The frameworks of sextant export: what the python has that --check asks. The runtime is this program; what is on no PyPI cannot
+// be asked for.
 struct FoundTarget {
   const ExportTarget* target = nullptr;
   std::string version;  // installed; empty: none
 };
+bool is_runtime(const ExportTarget& target) { return target.stack == "sextant"; }
+// "0.1.0" of "sextant 0.1.0 (GNU 12.2.0, Release)".
+std::string own_version() {
+  std::istringstream words(version_text());
+  std::string name, version;
+  words >> name >> version;
+  return version;
+}
 struct FoundTargets {
   PythonPackages python;
   std::vector<FoundTarget> targets;
@@ -130,7 +141,8 @@ FoundTargets find_targets() {
   FoundTargets found{python_packages(packages), {}};
   for (const ExportTarget& t : export_targets()) {
     const auto at = found.python.versions.find(t.package);
-    found.targets.push_back({&t, at == found.python.versions.end() ? "" : at->second});
+    const std::string version = at == found.python.versions.end() ? "" : at->second;
+    found.targets.push_back({&t, is_runtime(t) ? own_version() : version});
   }
   return found;
 }
@@ -141,9 +153,11 @@ std::string target_table(Session& session, const FoundTargets& found) {
                {"installed", Align::left},
                {"tested with", Align::left}});
   for (const auto& [target, version] : found.targets)
-    if (!target->package.empty())  // sextant itself, and what is on no PyPI
-      table.add_row({target->name, target->package, version.empty() ? "no" : version,
-                     fmt::format("{}", fmt::join(target->versions, ", "))});
+    table.add_row({target->name, target->package.empty() ? target->place : target->package,
+                   !version.empty()          ? version
+                   : target->package.empty() ? "not asked"
+                                             : "no",
+                   fmt::format("{}", fmt::join(target->versions, ", "))});
   return table.render(session.terminal, session.common.wide);
 }
 

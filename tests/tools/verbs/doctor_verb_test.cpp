@@ -48,6 +48,12 @@ class DoctorTargets : public ::testing::Test {
     const Called answer = call({"doctor", "--json"});
     return nlohmann::json::parse(answer.out).at("export");
   }
+  // "0.1.0" of `sextant --version`.
+  static std::string own_version() {
+    const std::string text = call({"--version"}).out;
+    const std::size_t from = text.find(' ') + 1;
+    return text.substr(from, text.find(' ', from) - from);
+  }
   static std::string installed(const nlohmann::json& exports, const std::string& target) {
     for (const auto& entry : exports.at("targets"))
       if (entry.at("name") == target) return entry.at("installed");
@@ -67,9 +73,27 @@ TEST_F(DoctorTargets, NamesEachTargetWithItsInstalledVersion) {
   EXPECT_EQ(found.at("python_version"), "3.99.0");
   EXPECT_EQ(found.at("targets").size(), export_targets().size());
   for (const ExportTarget& target : export_targets())
-    EXPECT_EQ(installed(found, target.name),
-              target.package.empty() ? "" : "7." + std::to_string(target.package.size()))
+    EXPECT_EQ(installed(found, target.name), target.name == "sextant" ? own_version()
+                                             : target.package.empty()
+                                                 ? ""
+                                                 : "7." + std::to_string(target.package.size()))
         << target.name;
+}
+
+TEST_F(DoctorTargets, EveryTargetHasALine) {
+  const Variable asked("SEXTANT_PYTHON", python("python", "torchtitan\\t0.3.1\\n"));
+  const std::string text = call({"doctor", "--wide"}).out;
+  const std::string table = text.substr(text.find("export target"));
+  for (const ExportTarget& target : export_targets())
+    EXPECT_NE(table.find("\n" + target.name + " "), std::string::npos) << target.name << '\n' << table;
+  // Of what no python can be asked for: where it is.
+  const auto line_of = [&](const std::string& name) {
+    const std::size_t at = table.find("\n" + name + " ");
+    return at == std::string::npos ? "" : table.substr(at + 1, table.find('\n', at + 1) - at - 1);
+  };
+  EXPECT_NE(line_of("sextant").find("this program  " + own_version()), std::string::npos) << table;
+  EXPECT_NE(line_of("smp").find("AWS's containers"), std::string::npos) << table;
+  EXPECT_EQ(line_of("smp").find(" no "), std::string::npos) << table;
 }
 
 TEST_F(DoctorTargets, SaysNoOfWhatIsNotThere) {
@@ -93,7 +117,8 @@ TEST_F(DoctorTargets, WithoutPythonItSaysSoAndIsSoundAllTheSame) {
   const Variable asked("SEXTANT_PYTHON", (dir.path() / "absent").string());
   const auto found = exports();
   EXPECT_EQ(found.at("python"), "");
-  for (const ExportTarget& target : export_targets()) EXPECT_EQ(installed(found, target.name), "");
+  for (const ExportTarget& target : export_targets())
+    EXPECT_EQ(installed(found, target.name), target.name == "sextant" ? own_version() : "");
   const Called text = call({"doctor", "--wide"});
   EXPECT_EQ(text.code, ExitCode::ok) << text.err;
   EXPECT_NE(text.out.find("/absent to ask"), std::string::npos) << text.out;
