@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/file_io.hpp"
+#include "core/base/json_io.hpp"
 #include "core/base/packed_text.hpp"
 #include "core/base/shallow_json.hpp"
 #include "core/base/words.hpp"
@@ -67,6 +68,17 @@ bool is_python(const std::string& text) {
 
 [[noreturn]] void unknown_file(const std::string& file, const std::string& value, const std::string& hint) {
   throw ConfigError(Problem{file, "", value, kImportable, hint});
+}
+
+// A file that is empty, or not of the language that its name promises: with the place where reading it ends.
+void refuse_unreadable(const std::string& text, const fs::path& path, const std::string& file) {
+  if (text.find_first_not_of(" \t\r\n") == text.npos) unknown_file(file, "an empty file", "");
+  const std::string extension = path.extension().string();
+  if (extension == ".json" && json_or_discarded(text).is_discarded()) parse_json(text, file);
+  std::string why;
+  if (extension == ".toml") toml_settings(text, &why);
+  if (extension == ".yaml" || extension == ".yml") yaml_settings(text, &why);
+  if (!why.empty()) unknown_file(file, "not read as " + extension.substr(1), why);
 }
 
 // Options of torchtitan's command line, --section.key=value, over the file's.
@@ -152,6 +164,7 @@ ImportedRun import_command(const CommandFlags& command, const ShellScript& scrip
     if (!megatron) throw;
   }
   Settings settings = named ? settings_of(named->text) : std::nullopt;
+  if (named && !settings) refuse_unreadable(named->text, named->name, named->name);
   if (named && !settings && !megatron)
     unknown_file(named->name, "no settings that can be read",
                  "it is what " + path.string() + " starts its program with");
@@ -253,11 +266,7 @@ ImportedRun read_run(const std::string& text, const fs::path& path, const std::s
     return import_python(text, function, {}, source);
   if (const auto arguments = logged_arguments(text); arguments && is_megatron_command(*arguments))
     return import_log(*arguments, source);
-  const std::string extension = path.extension().string();
-  std::string why;
-  if (extension == ".toml") toml_settings(text, &why);
-  if (extension == ".yaml" || extension == ".yml") yaml_settings(text, &why);
-  if (!why.empty()) unknown_file(source.file, "not read as " + extension.substr(1), why);
+  refuse_unreadable(text, path, source.file);
   return import_script(text, path, source, environment);
 }
 
@@ -275,6 +284,7 @@ ImportedRun import_file(const std::string& file, const fs::path& presets, const 
       read_run(read_packed_text(path, kLongestFile), path, function, {file, presets, layers}, environment);
   run.file = file;
   name_by_shape(run, presets);
+  if (run.model && run.model->name.empty()) run.model->name = "model of " + path.filename().string();
   return run;
 }
 

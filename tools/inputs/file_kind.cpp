@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -79,6 +81,23 @@ bool is_run_table(const std::string& text) {
          head.find("step_time") != head.npos;
 }
 
+// Three columns or more under names, and as many in the line below; comments may stand above them.
+bool is_other_table(const std::string& text) {
+  std::istringstream lines(text);
+  std::string head, row;
+  while (std::getline(lines, head) &&
+         (head.starts_with('#') || head.find_first_not_of(" \t\r") == head.npos)) {
+  }
+  std::getline(lines, row);
+  const auto name = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+  };
+  const bool named =
+      std::ranges::all_of(head, [&](char c) { return name(c) || c == ',' || c == ' ' || c == '\r'; });
+  const auto columns = std::ranges::count(head, ',');
+  return named && columns >= 2 && std::ranges::count(row, ',') == columns;
+}
+
 bool is_nccl_output(const std::string& text) {
   const auto has = [&](std::string_view words) { return text.find(words) != text.npos; };
   if (has("busbw") && has("algbw")) return true;
@@ -102,6 +121,9 @@ std::optional<FileKind> kind_of_text(const std::string& text) {
     return FileKind{FileUse::from, what, "--from of plan, simulate and explain takes it"};
   if (auto other = other_trainer(text))
     return FileKind{FileUse::foreign, std::move(other->what), std::move(other->how)};
+  if (is_other_table(text))
+    return FileKind{FileUse::runs, "a table (CSV)",
+                    "sextant calibrate --runs and sextant validate take tables of measured runs"};
   return std::nullopt;
 }
 

@@ -10,6 +10,7 @@
 
 #include "core/timeline/timeline_file.hpp"
 #include "core/timeline/trace.hpp"
+#include "tools/inputs/file_kind.hpp"
 #include "tools/inputs/inputs.hpp"
 #include "tools/inputs/running.hpp"
 #include "tools/output/comparison_text.hpp"
@@ -55,6 +56,15 @@ ComparedRun read_run(const std::string& path, const std::string& plan, const Com
       load_timeline(is_folder ? folder / "timeline.json" : folder, graph_hash(graph), graph.ops.size());
   run.comparison = compare(graph, run.runnable->predicted(), run.measured);
   return run;
+}
+
+// A file that is plainly none of a run, before anything is asked of the plan.
+void refuse_no_run(const std::string& path) {
+  if (const auto kind = kind_of_file(path))
+    throw ConfigError(Problem{path, "", kind->what,
+                              "a run: a folder of sextant run -o, or a trace of the PyTorch profiler or of "
+                              "Nsight Systems",
+                              kind->taken_by});
 }
 
 // A curve is of one model and one kind of step; ranks ascend, and what the first needs is the unit.
@@ -160,6 +170,7 @@ ExitCode run(Session& session, const CompareOptions& o) {
         "a plan file and a run are needed\n  for example: sextant compare plan.json RUN, where RUN is a "
         "folder of: sextant run -o, or a trace of the PyTorch profiler or Nsight Systems");
   check_output("--trace", o.trace, o.paths);
+  for (std::size_t i = 1; i < o.paths.size(); ++i) refuse_no_run(o.paths[i]);
   std::vector<ComparedRun> runs;
   for (std::size_t i = o.scale ? 0 : 1; i < o.paths.size(); ++i)
     runs.push_back(read_run(o.paths[i], o.scale ? "" : o.paths[0], o, session.presets()));

@@ -51,7 +51,8 @@ TEST(ImportMegatron, OldPaperScripts) {
   const Question q = asked_from(golden("megatron_sc21.sh"), "4x8xa100-80gb");
   EXPECT_EQ(plan_key(*q.plan), "tp8.pp4.vp1.cp1.dp1.z0.mbs1.full.nosp.nogr");
   EXPECT_EQ(q.model.n_layers, 12);
-  EXPECT_FALSE(names(q.notes, "it starts"));  // 32 ranks, as the cluster has
+  EXPECT_EQ(q.model.name, "model of megatron_sc21.sh");  // of no preset's shape, and the script has none
+  EXPECT_FALSE(names(q.notes, "it starts"));             // 32 ranks, as the cluster has
 }
 
 // The arguments that the program prints: defaults and what was computed are among them.

@@ -310,6 +310,10 @@ TEST_F(ImportBadSettings, OtherFrameworks) {
   refuse("n.yaml", "parallelism: {tp: 2, dp: 4}\noptimizer: {zero_stage: 3}\n",
          {"optimizer.zero_stage", "0 or 1"});
   refuse("broken.yaml", "parallelism: {tp: 2\n", {"broken.yaml", "not read as yaml"});
+  refuse("broken.json", "{\"zero_optimization\": {\"stage\": 3},\n", {"broken.json", "line 2"},
+         {"--model", "llama-2-7b"});
+  for (const char* empty : {"none.sh", "none.json", "none.toml", "none.yaml"})
+    refuse(empty, " \n", {empty, "an empty file"});
   refuse("ds.json", R"({"zero_optimization": {"stage": 4}})",
          {"ds.json: zero_optimization.stage", "0, 1, 2 or 3"}, {"--model", "llama-2-7b"});
   refuse("ds.json", R"({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})",
@@ -325,6 +329,20 @@ TEST_F(ImportBadSettings, OtherFrameworks) {
   write("run.sh",
         std::string("torchrun -m torchtitan.train --job.config_file none.toml --training.steps 10"));
   bad_file({"simulate", "--from", "run.sh", "--cluster", "1x8xa100-80gb"}, {"none.toml"});
+  // What a script starts its program with is told by its own name; without the slip the same script is read.
+  for (const bool whole : {false, true}) {
+    write("named.json",
+          std::string(whole ? "{\"zero_optimization\": {\"stage\": 3}}" : "{\"zero_optimization\": {"));
+    const bad_input::Words words = {"simulate",      "--from",  "ds.sh",     "--cluster",
+                                    "1x8xa100-80gb", "--model", "llama-2-7b"};
+    write("ds.sh",
+          std::string("deepspeed train.py --deepspeed named.json --per_device_train_batch_size 1\n"));
+    if (whole) {
+      EXPECT_EQ(call(words).code, ExitCode::ok) << call(words).err;
+    } else {
+      bad_file(words, {"named.json", "line 1"});
+    }
+  }
   usage({"simulate", "--from", "ds.json", "--cluster", "1x8xa100-80gb"},
         {"--model is missing", "ds.json names no model"});
 }

@@ -83,8 +83,9 @@ TEST_F(FileKinds, AreToldByContent) {
     EXPECT_EQ(static_cast<int>(kind->use), static_cast<int>(use)) << file << ": " << kind->what;
   }
   write("note.txt", std::string("a note\n"));
+  write("prose.csv", std::string("One, two, three.\nA line without any.\n"));
   write("empty", std::string());
-  for (const char* none : {"note.txt", "empty", "folder", "missing"})
+  for (const char* none : {"note.txt", "prose.csv", "empty", "folder", "missing"})
     EXPECT_FALSE(kind_of_file(none)) << none;
 }
 
@@ -100,6 +101,9 @@ TEST_F(FileKinds, GivenToTheWrongOption) {
   to("--runs", "nccl.txt", {"nccl.txt", "nccl-tests", "--nccl takes it"});
   to("--runs", "plan.json", {"plan.json", "a plan file of sextant", "--plan takes it"});
   to("--log", "runs.csv", {"runs.csv", "a table of measured runs", "--runs"});
+  write("other.csv", std::string("# of one machine\nmodel,micro_batch,step_s\nllama-2-7b,1,0.5\n"));
+  to("--log", "other.csv", {"other.csv", "a table (CSV)", "--runs and sextant validate"});
+  to("--nccl", "other.csv", {"other.csv", "a table (CSV)", "--runs and sextant validate"});
   to("--log", "run.sh", {"run.sh", "a Megatron-LM command line", "--from"});
   to("--nccl", "train.log", {"train.log", "a training log", "--log takes it"});
   to("--tried", "calibration.json", {"calibration.json", "a calibration", "--calibration takes it"});
@@ -127,6 +131,14 @@ TEST_F(FileKinds, GivenToTheWrongOption) {
     bad_file(words, {file, option});
   }
   bad_file({"run", "cluster.json"}, {"cluster.json", "a cluster", "--cluster takes it"});
+  // Of what stands in the place of a run, before what keeps the plan from being run.
+  for (const auto& [file, words] : {std::pair{"nccl.txt", Words{"nccl-tests", "--nccl takes it"}},
+                                    {"train.log", {"a training log of Megatron-LM", "--log takes it"}},
+                                    {"runs.csv", {"a table of measured runs", "--runs"}}}) {
+    Words told = {file, "a run: a folder of sextant run -o"};
+    told.insert(told.end(), words.begin(), words.end());
+    bad_file({"compare", "plan.json", file}, told);
+  }
   bad_file({"export", "ds.json", "--to", "megatron-lm", "-o", "job"},
            {"ds.json", "a DeepSpeed configuration", "--from"});
 }
