@@ -1,5 +1,6 @@
 // `sextant export`: a plan as what another framework is started with.
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <ostream>
 
@@ -11,6 +12,7 @@
 #include "tools/export/launch.hpp"
 #include "tools/export/nearest.hpp"
 #include "tools/inputs/planning.hpp"
+#include "tools/verbs/export_question.hpp"
 #include "tools/verbs/verbs.hpp"
 
 namespace sextant {
@@ -21,6 +23,7 @@ using Json = nlohmann::ordered_json;
 
 struct ExportVerbOptions {
   std::string plan, to, output;
+  QuestionOptions question;  // in place of a plan file
   LaunchOptions launch;
   bool nearest = false, check = false;
 };
@@ -196,26 +199,41 @@ bool is_key(const std::string& plan) {
   return true;
 }
 
-ExitCode run(Session& session, const ExportVerbOptions& options) {
-  if (options.plan.empty())
-    throw UsageError("the plan is missing\n  for example: sextant export plan.json --to megatron-lm -o job");
+bool asks(const QuestionOptions& q) {
+  return q.seq_len > 0 || q.global_batch > 0 ||
+         std::ranges::any_of(
+             std::array{&q.model, &q.cluster, &q.stack, &q.calibration, &q.from, &q.precision},
+             [](const std::string* text) { return !text->empty(); }) ||
+         std::ranges::any_of(std::array{&q.set, &q.fix, &q.limit},
+                             [](const std::vector<std::string>* list) { return !list->empty(); });
+}
+
+void refuse_usage(const ExportVerbOptions& options) {
+  if (options.plan.empty() && !asks(options.question))
+    throw UsageError(
+        "the plan is missing\n  for example: sextant export plan.json --to megatron-lm -o job, or, of the "
+        "plan "
+        "that is recommended: --model llama-3.1-8b --cluster 4x8xh100");
+  if (!options.plan.empty() && asks(options.question))
+    throw UsageError(
+        fmt::format("{} has its own model, cluster and layout: name a plan file, or a model and a cluster to "
+                    "plan for",
+                    options.plan));
   if (options.to.empty())
     throw UsageError("--to is missing\n  for example: --to megatron-lm, --to torchtitan@head");
   if (options.output.empty()) throw UsageError("--output is missing\n  for example: -o job");
   if (!options.launch.container.empty() && options.launch.launcher == "mpirun")
     throw UsageError(
         "--container goes with --launch slurm or torchrun: start mpirun's ranks in it as your site does");
-  const ChosenTarget chosen = find_export_target(options.to);
   if (is_key(options.plan))
     throw UsageError(
         fmt::format("{} is a plan key, and a plan file is wanted\n  for example: sextant simulate --plan {} "
                     "--model ... --cluster ... -o plan.json",
                     options.plan, options.plan));
-  QuestionOptions question;
-  question.plan = options.plan;
-  const Question asked = read_question(question, session.presets());
-  check_export_folder(options.output);
+}
 
+ExitCode export_plan(Session& session, const ExportVerbOptions& options, const ChosenTarget& chosen,
+                     const Question& asked) {
   Exported e = find_exported(session, asked, chosen, options.nearest);
   if (!e.missing.empty() && !e.nearest) return refuse(session, chosen, e, *asked.plan, options.nearest);
   if (e.nearest && !e.nearest->fits()) return refuse_nearest(session, chosen, e, *asked.plan);
@@ -249,9 +267,27 @@ ExitCode run(Session& session, const ExportVerbOptions& options) {
   answer["trial_needs"] = content.trial_needs;
   answer["notes"] = e.notes;
   for (const std::string& note : content.notes) answer["notes"].push_back(note);
+  if (options.plan.empty())
+    for (const std::string& note : asked.notes) answer["notes"].push_back(note);
   if (parser) answer["parser"] = {{"outcome", kParserOutcomes[parser->outcome]}, {"text", parser->text}};
   print_json(session, "export", answer);
   return parser && parser->outcome == ParserAnswer::refused ? ExitCode::run_failed : ExitCode::ok;
+}
+
+ExitCode run(Session& session, const ExportVerbOptions& options) {
+  refuse_usage(options);
+  const ChosenTarget chosen = find_export_target(options.to);
+  QuestionOptions question = options.question;
+  question.plan = options.plan;
+  if (!options.plan.empty()) {
+    const Question asked = read_question(question, session.presets());
+    check_export_folder(options.output);
+    return export_plan(session, options, chosen, asked);
+  }
+  check_export_folder(options.output);
+  if (question.stack.empty()) question.stack = chosen.target->stack;
+  const PlannedExport planned = plan_to_export(session, question);
+  return planned.question ? export_plan(session, options, chosen, *planned.question) : planned.code;
 }
 
 std::string target_names() {
@@ -267,7 +303,9 @@ Verb export_verb() {
       .name = "export",
       .summary = "write the configuration and launch files of another framework",
       .description =
-          "Writes the flags or configuration, environment and launch script of a plan file for " +
+          "Writes the flags or configuration, environment and launch script of a plan file, or of the plan "
+          "that "
+          "sextant plan recommends for a model and a cluster under the target's stack, for " +
           target_names() +
           ". Every field of the plan is written; where the framework has no option for one, nothing is "
           "written, the fields are "
@@ -277,6 +315,8 @@ Verb export_verb() {
                    {"nearest plan that torchtitan has, Slurm script, container",
                     "sextant export plan.json --to torchtitan -o job --nearest --launch slurm --container "
                     "image.sqsh"},
+                   {"without a plan file: the plan that is recommended, for what torchtitan can do",
+                    "sextant export --model llama-3.1-8b --cluster 4x8xh100 --to torchtitan -o job"},
                    {"and the framework's own parser on it, where installed",
                     "sextant export plan.json --to megatron-lm@head -o job --check"}},
       .define = [](CLI::App& app) -> Run {
@@ -310,6 +350,7 @@ Verb export_verb() {
                   .metavar = "",
                   .text = "run the framework's own parser, where installed, on what was written"},
                  options->check);
+        add_question_options(app, options->question, {.limits = true, .from = true});
         return [options](Session& session) { return run(session, *options); };
       }};
 }

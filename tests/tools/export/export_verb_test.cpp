@@ -21,7 +21,10 @@ class ExportBadInput : public BadInput {};
 
 TEST_F(ExportBadInput, CommandLines) {
   const Words plain = {"export", "plan.json"};
-  usage({"export"}, {"the plan is missing"});
+  usage({"export"}, {"the plan is missing", "--model llama-3.1-8b --cluster 4x8xh100"});
+  usage({"export", "plan.json", "--to", "megatron-lm", "-o", "job", "--seq-len", "2048"},
+        {"plan.json has its own model", "name a plan file, or a model and a cluster"});
+  usage({"export", "--model", "llama-3.2-1b", "--to", "torchtitan", "-o", "job"}, {"--cluster is missing"});
   usage(plain, {"--to is missing", "--to megatron-lm"});
   usage({"export", "plan.json", "--to", "megatron-lm"}, {"--output is missing"});
   usage({"export", "plan.json", "--to", "megatron", "-o", "job"},
@@ -63,6 +66,51 @@ TEST(ExportFolder, IsWrittenAnew) {
   const Called refused = export_to("megatron-lm", plan, job);
   EXPECT_EQ(refused.code, ExitCode::usage);
   EXPECT_NE(refused.err.find("mine.txt"), std::string::npos) << refused.err;
+}
+
+// Without a plan file: the same job as in two commands, and what it was planned for is said.
+TEST(ExportQuestion, IsThePlanThatPlanRecommends) {
+  const TempDir dir;
+  const Words question = {"--model", "llama-3.2-1b",   "--cluster", "1x4xh100", "--seq-len",
+                          "4096",    "--global-batch", "32",        "--fix",    "cp=1"};
+  const auto with = [&](Words words, const Words& more) {
+    words.insert(words.end(), question.begin(), question.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return call(words);
+  };
+  const std::string plan = (dir.path() / "plan.json").string();
+  const fs::path two = dir.path() / "two", one = dir.path() / "one", none = dir.path() / "none";
+  ASSERT_EQ(with({"plan"}, {"--stack", "torchtitan", "-o", plan}).code, ExitCode::ok);
+  ASSERT_EQ(export_to("torchtitan", plan, two).code, ExitCode::ok);
+  const Called exported = with({"export"}, {"--to", "torchtitan", "-o", one.string()});
+  ASSERT_EQ(exported.code, ExitCode::ok) << exported.err;
+  EXPECT_EQ(text_of(one / "sextant_plan.py"), text_of(two / "sextant_plan.py"));
+  const auto file = nlohmann::json::parse(text_of(one / "plan.json"));
+  EXPECT_EQ(file.at("stack").at("name"), "torchtitan");
+  const std::string key =
+      nlohmann::json::parse(with({"export"}, {"--to", "torchtitan", "-o", one.string(), "--json"}).out)
+          .at("asked");
+  EXPECT_NE(exported.out.find("on 4 x H100-SXM5-80GB"), std::string::npos) << exported.out;
+  EXPECT_NE(exported.out.find("plan: " + key), std::string::npos) << exported.out;
+  // Another target, another stack, unless one is stated.
+  ASSERT_EQ(with({"export"}, {"--to", "megatron-lm", "-o", one.string()}).code, ExitCode::ok);
+  EXPECT_EQ(nlohmann::json::parse(text_of(one / "plan.json")).at("stack").at("name"), "megatron-core");
+  const Called refused = with({"export"}, {"--to", "torchtitan", "-o", none.string(), "--stack",
+                                           "megatron-core", "--fix", "pp=2,ax=tp-cp-pp-dp"});
+  EXPECT_EQ(refused.code, ExitCode::export_cannot_express) << refused.out << refused.err;
+  EXPECT_FALSE(fs::exists(none));
+}
+
+// Where nothing fits the answer is that of `sextant plan`, and nothing is written.
+TEST(ExportQuestion, SaysWhyNothingFits) {
+  const TempDir dir;
+  const fs::path job = dir.path() / "job";
+  const Called nothing =
+      call({"export", "--model", "llama-3.1-70b", "--cluster", "1x1xa100-40gb", "--global-batch", "8",
+            "--fix", "oo=0,po=0", "--to", "megatron-lm", "-o", job.string()});
+  EXPECT_EQ(nothing.code, ExitCode::no_feasible_plan) << nothing.out << nothing.err;
+  EXPECT_NE(nothing.err.find("no layout is possible: llama-3.1-70b"), std::string::npos) << nothing.err;
+  EXPECT_FALSE(fs::exists(job));
 }
 
 // Files that may have so many bytes, as on a disk that is nearly full; then as before.
