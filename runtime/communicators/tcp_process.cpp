@@ -4,8 +4,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <ctime>
 #include <new>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -25,7 +27,16 @@ constexpr std::chrono::seconds kLinger{10}, kLingerAborted{2};  // for others th
 constexpr std::chrono::seconds kWordsSent{2}, kAbortWaits{2}, kQuestionWaits{1}, kReasonWaits{2};
 constexpr std::chrono::seconds kGoneIsSeen{30};  // by the reading thread, after a send has met it
 constexpr std::chrono::seconds kRestOfEpoch{5};  // for messages under way when an epoch ends
+constexpr std::chrono::seconds kSlept{2};  // a busy machine does not keep the reading thread waiting as long
+constexpr std::chrono::seconds kAfterSleep{60};  // in which it finds what has happened meanwhile
 constexpr std::size_t kMostReason = 1000;        // characters
+
+// Goes on while this process or its machine sleeps.
+std::chrono::nanoseconds since_boot() {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
 
 std::string_view text_of(const std::vector<std::byte>& payload) {
   return {reinterpret_cast<const char*>(payload.data()), payload.size()};
@@ -218,6 +229,7 @@ void TcpProcess::abort_in(std::uint64_t epoch, std::string_view reason) noexcept
 void TcpProcess::read_all() {
   std::vector<pollfd> waits;
   std::vector<int> ranks;
+  auto looked = since_boot();
   while (!closing_) {
     waits.clear(), ranks.clear();
     for (int peer = 0; peer < size(); ++peer) {
@@ -225,7 +237,10 @@ void TcpProcess::read_all() {
       if (!p || p->gone) continue;  // only this thread writes it
       waits.push_back({p->socket.fd(), POLLIN, 0}), ranks.push_back(peer);
     }
-    if (poll(waits.data(), waits.size(), kReadTick_ms) <= 0) continue;
+    const int ready = poll(waits.data(), waits.size(), kReadTick_ms);
+    const auto now = since_boot();
+    if (now - std::exchange(looked, now) > kSlept) woke_ = now;
+    if (ready <= 0) continue;
     for (std::size_t i = 0; i < waits.size(); ++i) {
       const int peer = ranks[i];
       Peer& p = *peers_[static_cast<std::size_t>(peer)];
@@ -247,7 +262,8 @@ void TcpProcess::ended(int peer) {
     abort(fmt::format("rank {}: {}", peer, fault));
   if (!p.said_goodbye && !outlives_) abort(why);
   const std::lock_guard lock(mutex_);
-  p.closed = p.inflow.closed();
+  // Who was stopped, or on a machine that slept, may have been given up: that others have closed their ends says nothing then.
+  p.closed = p.inflow.closed() && !(woke_ && since_boot() - *woke_ < kAfterSleep);
   p.gone = true;
   if (!p.said_goodbye && std::ranges::find(members_, peer) != members_.end()) break_epoch(why);
   arrived_.notify_all();

@@ -123,7 +123,8 @@ class TcpProcess {
   std::string broken_by_;
   std::set<int> given_up_;  // though their connections stand
   std::map<int, Here> here_;
-  std::optional<Decision> decision_;  // of another process
+  std::optional<Decision> decision_;              // of another process
+  std::optional<std::chrono::nanoseconds> woke_;  // of the reading thread: when it had last slept
   std::thread reader_;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <functional>
 #include <future>
 #include <memory>
@@ -208,6 +209,40 @@ TEST(TcpRegroup, ASilentOneIsLeftOut) {
   });
   silent.get();
   EXPECT_NE(told.find("go on without it"), std::string::npos) << told;
+}
+
+// Nor where the others could not tell it, as what they had sent before was stuck: it finds their connections closed when it
+// wakes, as if all of them had died.
+TEST(TcpRegroup, AStoppedOneDoesNotGoOnByItself) {
+  const int port = free_port();
+  constexpr int kEnds = 7;
+  constexpr std::int64_t kBeyond = 12'000'000;  // what connections hold
+  const pid_t child = start_dying(2, 3, port, [](Communicator& c) {
+    for (int time = 0; time < 5; ++time) sum_of_ranks(c);
+    try {
+      work(c, kBeyond);
+      c.regroup(kPatience);
+    } catch (const RankLost&) {
+    } catch (const Aborted&) {
+      _exit(kEnds);
+    }
+  });
+  survive(3, port, {0, 1}, [&](Communicator& c) {
+    for (int time = 0; time < 5; ++time) sum_of_ranks(c);
+    std::thread other([&] {  // while all three exchange what no connection holds
+      std::this_thread::sleep_for(c.rank() == 0 ? 200ms : 3500ms);
+      if (c.rank() == 0)
+        ::kill(child, SIGSTOP);
+      else
+        c.lose(Ranks{2}, "rank 2 gives no sign of life");
+    });
+    work(c, kBeyond);
+    other.join();
+  });
+  ::kill(child, SIGCONT);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kEnds) << status;
 }
 
 // It has met the loss, and does not come within the patience.
