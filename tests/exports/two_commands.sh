@@ -12,7 +12,8 @@ fail() {
 mapfile -t installs < <(sed -n 's/^    pip install sextant-\*\.whl //p' "$page")
 mapfile -t exports < <(grep -E '^    sextant export --model .* --check$' "$page")
 [[ ${#installs[@]} -eq 2 && ${#exports[@]} -eq 2 ]] || fail "$page has ${#installs[@]} and ${#exports[@]} of such commands, expected two and two"
-for package in ${installs[*]}; do
+read -ra packages <<<"${installs[*]}"
+for package in "${packages[@]}"; do
   grep -qE "^$package($|[=;])" "$2/tests/exports/requirements.txt" || fail "$page installs $package, requirements.txt another"
 done
 [[ -n ${SEXTANT_EXPORT_PYTHON:-} ]] || {
