@@ -55,6 +55,10 @@ void train_steps(const TrainingRun& run, RankTrainer& trainer, CheckpointWriter*
       (stopped > 0 ? shared.result.stopped : shared.result.changing) = true;
       return;
     }
+    if (run.processes) {
+      const std::lock_guard lock(shared.mutex);
+      shared.result.last = report;
+    }
     if (recorded && run.timer) run.timer->end_step(rank, spans.spans());
     if (recorded && run.on_spans) run.on_spans(rank, s, spans.spans());
     const std::int64_t skipped = trainer.clock().skipped_in_a_row;

@@ -96,6 +96,8 @@ struct RunResult {
   bool stopped = false;   // before the last step
   bool changing = false;  // paused for another layout; not `stopped`
   bool lost = false;      // a rank; the others are regrouped, and their state is in `carried`
+  // Of processes, on each: the last step that it has to its end, which the first one may not have reported when it was lost.
+  std::optional<StepReport> last;
   // What was carried here: all ranks together, and how long it took.
   std::int64_t moved_bytes = 0;
   Seconds moving;

@@ -170,6 +170,9 @@ def replicas(trial):
     kinds = [line for line in job.decisions() if line.get("kind") == "lost"]
     require(len(kinds) == 1 and kinds[0]["step"] == 11, f"behind step 11: {kinds}")
     require("GPU 2 is lost" in kinds[0]["evidence"][0] and "dp3" in kinds[0]["to"]["plan"], f"another is lost: {kinds}")
+    told = subprocess.run([trial.sextant, "explain", str(job.run), "--decision", "1"], capture_output=True, text=True, check=True,
+                          env=trial.environment).stdout
+    require("steps lost: 0" in told and "GPU 2 is lost" in told, told)
 
 
 def somebody_outside(trial):

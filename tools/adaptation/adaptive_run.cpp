@@ -150,6 +150,7 @@ RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
         continue;
       }
       step = next_step_;
+      last_ = result.last;
     } catch (const RankLost&) {
       if (!outlives_ranks()) throw;
       step = regroup(carried_step());

@@ -31,9 +31,10 @@ class AdaptiveRun {
   struct Hooks {
     // The run under this layout with all that the caller wants of it; `first`: the one that begins the run.
     std::function<TrainingRun(const Runnable&, bool first)> prepare;
-    std::function<void(const std::string&)> tell;  // a line for people
-    DecisionLog& decisions;                        // adaptation.jsonl
-    RunFolder& folder;                             // whose checkpoints the run goes back to
+    std::function<void(const std::string&)> tell;   // a line for people
+    DecisionLog& decisions;                         // adaptation.jsonl
+    RunFolder& folder;                              // whose checkpoints the run goes back to
+    std::function<void(const StepReport&)> report;  // a step that is done
     // Where ranks are processes: meets the others of the job, which is to outlive some of them or not.
     std::function<std::unique_ptr<Communicator>(const Runnable&, bool outlives_ranks)> meet = {};
     Seconds deadline{60};  // for a process that shows no sign of life
@@ -108,6 +109,7 @@ class AdaptiveRun {
   std::set<GpuPlace> lost_;                 // of processes, before
   GpuPlace own_gpu_;                        // of this process
   const Checkpoint* saved_ = nullptr;       // to which the next layout goes back
+  std::optional<StepReport> last_;          // of processes: the last step
   std::optional<std::int64_t> steps_lost_;  // for that, since it was told last
   std::optional<Decision> decision_;        // that it follows; none: the trial goes on
   std::chrono::steady_clock::time_point paused_;

@@ -120,7 +120,8 @@ void AdaptiveRun::find_state(std::int64_t step) {
   next_step_ = step;
   saved_ = nullptr;
   const std::string from = heard_of_first([&]() -> std::string {
-    hooks_.folder.lead(step);
+    const bool reported = hooks_.folder.lead(step) != step - 1;
+    if (!reported && last_ && last_->step == step - 1) hooks_.report(*last_);
     if (!missing) return "memory";
     const Checkpoint* const saved = hooks_.folder.go_back();
     if (!saved)

@@ -24,8 +24,9 @@ constexpr std::uintmax_t kLargestLog = std::uintmax_t{1} << 34;
 
 // What a log has of the steps before `step`.
 struct LogBefore {
-  std::string lines;    // each step once; what a killed run wrote beyond them, or half, is left out
-  std::string missing;  // the steps of which there is none: "0 to 41, 57"; empty: none
+  std::string lines;       // each step once; what a killed run wrote beyond them, or half, is left out
+  std::string missing;     // the steps of which there is none: "0 to 41, 57"; empty: none
+  std::int64_t steps = 0;  // behind the last of the lines
 };
 
 LogBefore log_before(const fs::path& file, std::int64_t step) {
@@ -51,6 +52,7 @@ LogBefore log_before(const fs::path& file, std::int64_t step) {
     log.lines.append(text, at, end + 1 - at);
     if (!evaluation) reached(found);
   }
+  log.steps = next;
   reached(step);
   if (gaps > kNamed) log.missing += fmt::format(" and {} more gaps", gaps - kNamed);
   return log;
@@ -338,8 +340,8 @@ const Checkpoint* RunFolder::go_back() {
 }
 
 // A process that was killed may have closed its connections a little before its lock.
-void RunFolder::lead(std::int64_t step) {
-  if (folder_.empty()) return;
+std::int64_t RunFolder::lead(std::int64_t step) {
+  if (folder_.empty()) return step;
   sync();
   constexpr std::chrono::seconds kReleased{10};
   const auto until = std::chrono::steady_clock::now() + kReleased;
@@ -350,7 +352,9 @@ void RunFolder::lead(std::int64_t step) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   clear_leftovers(folder_);
-  open_steps(log_before(folder_ / kSteps, step).lines);
+  const LogBefore log = log_before(folder_ / kSteps, step);
+  open_steps(log.lines);
+  return log.steps;
 }
 
 const Checkpoint* RunFolder::read(std::int64_t step) {

@@ -62,8 +62,9 @@ class RunFolder {
   // To the newest checkpoint: steps.jsonl ends there. Null when there is none.
   const Checkpoint* go_back();
   // Behind the loss of a process, on the one that is the first now, when no other writes into the folder: it is this one's from
-  // now on, whosever it was, and steps.jsonl ends with the step before `step`.
-  void lead(std::int64_t step);
+  // now on, whosever it was, and steps.jsonl ends with the step before `step`. How many steps are in there: one is missing where
+  // the first was lost, or met the loss, before it could write it.
+  std::int64_t lead(std::int64_t step);
   // On the others: the checkpoint that the first goes back to.
   const Checkpoint* read(std::int64_t step);
 

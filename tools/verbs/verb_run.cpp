@@ -224,6 +224,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
        .tell = [&](const std::string& what) { log.tell(what); },
        .decisions = decisions,
        .folder = folder,
+       .report = [&](const StepReport& report) { log.add(report); },
        .meet = [&](const Runnable& r, bool outlives) { return start_processes(watched(r), outlives); },
        .deadline = Seconds(o.deadline_s)});
   RunResult result = adapt.asked() ? adaptive.train(runnable) : train(prepare(*runnable, true));
