@@ -315,7 +315,7 @@ Verb export_verb() {
                    {"nearest plan that torchtitan has, Slurm script, container",
                     "sextant export plan.json --to torchtitan -o job --nearest --launch slurm --container "
                     "image.sqsh"},
-                   {"without a plan file: the plan that is recommended, for what torchtitan can do",
+                   {"without a plan file: the plan that is recommended for torchtitan",
                     "sextant export --model llama-3.1-8b --cluster 4x8xh100 --to torchtitan -o job"},
                    {"and the framework's own parser on it, where installed",
                     "sextant export plan.json --to megatron-lm@head -o job --check"}},

@@ -201,7 +201,7 @@ TEST_F(ImportBadInput, Scripts) {
   bad_file(from("none.sh"), {"none.sh"});
   bad_file(from("folder"), {"folder/launch.sh"});
   write("empty.sh", std::string());
-  bad_file(from("empty.sh"), {"empty.sh", "no training run", "a Megatron-LM command line, script or log"});
+  bad_file(from("empty.sh"), {"empty.sh", "an empty file", "a Megatron-LM command line, script or log"});
   write("other.sh", std::string("python serve.py --port 80 --host a"));
   bad_file(from("other.sh"), {"serve.py", "options of no framework"});
   const auto spoiled = [&](const std::string& options, const Words& told) {

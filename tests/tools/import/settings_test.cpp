@@ -333,8 +333,8 @@ TEST_F(ImportBadSettings, OtherFrameworks) {
   for (const bool whole : {false, true}) {
     write("named.json",
           std::string(whole ? "{\"zero_optimization\": {\"stage\": 3}}" : "{\"zero_optimization\": {"));
-    const bad_input::Words words = {"simulate",      "--from",  "ds.sh",     "--cluster",
-                                    "1x8xa100-80gb", "--model", "llama-2-7b"};
+    const bad_input::Words words = {"simulate",      "--from",  "ds.sh",       "--cluster",
+                                    "1x8xa100-80gb", "--model", "llama-3.2-1b"};
     write("ds.sh",
           std::string("deepspeed train.py --deepspeed named.json --per_device_train_batch_size 1\n"));
     if (whole) {

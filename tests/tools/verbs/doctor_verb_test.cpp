@@ -91,7 +91,8 @@ TEST_F(DoctorTargets, EveryTargetHasALine) {
     const std::size_t at = table.find("\n" + name + " ");
     return at == std::string::npos ? "" : table.substr(at + 1, table.find('\n', at + 1) - at - 1);
   };
-  EXPECT_NE(line_of("sextant").find("this program  " + own_version()), std::string::npos) << table;
+  EXPECT_NE(line_of("sextant").find("this program"), std::string::npos) << table;
+  EXPECT_NE(line_of("sextant").find(" " + own_version() + " "), std::string::npos) << table;
   EXPECT_NE(line_of("smp").find("AWS's containers"), std::string::npos) << table;
   EXPECT_EQ(line_of("smp").find(" no "), std::string::npos) << table;
 }
