@@ -96,7 +96,7 @@ zmodload zsh/zpty || exit 0
 zpty shell zsh -f -i
 read_until() {
   local all= piece
-  for i in {1..200}; do
+  for i in {1..1200}; do  # a minute: compinit is slow on a busy machine
     while zpty -r -t shell piece; do all+=$piece; done
     if [[ $all == *$1* ]]; then return 0; fi
     sleep 0.05
