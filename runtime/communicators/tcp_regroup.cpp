@@ -145,12 +145,19 @@ void TcpProcess::begin(const Decision& next) {
   members_ = next.members;
   epoch_ = next.epoch;
   broken_ = false;
-  std::erase_if(here_, [&](const auto& one) { return one.second.epoch < epoch_; });
+  // Of a member that has met the loss of one of this epoch already, though it has not heard of the epoch, no other word comes.
+  const auto met_here = [&](const Here& here) {
+    return here.epoch >= epoch_ ||
+           std::ranges::any_of(here.gone, [&](int rank) { return holds(members_, rank); });
+  };
+  std::erase_if(here_, [&](const auto& one) { return !met_here(one.second); });
   decision_.reset();
   for (auto& [of, queue] : inbox_)
     if (epoch_of(of.first) < epoch_) queue.clear();
   for (const int member : members_)
     if (!is_left(member)) break_epoch(fmt::format("rank {} has gone without a word", member));
+  for (const auto& [peer, here] : here_)
+    break_epoch(fmt::format("rank {} has met the loss of another", peer));
   arrived_.notify_all();
 }
 

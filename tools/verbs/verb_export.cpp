@@ -215,10 +215,12 @@ void refuse_usage(const ExportVerbOptions& options) {
         "plan "
         "that is recommended: --model llama-3.1-8b --cluster 4x8xh100");
   if (!options.plan.empty() && asks(options.question))
-    throw UsageError(
-        fmt::format("{} has its own model, cluster and layout: name a plan file, or a model and a cluster to "
-                    "plan for",
-                    options.plan));
+    throw UsageError(fmt::format(
+        "{} has its own model, cluster and layout: name a plan file, or a model and a cluster to "
+        "plan for{}",
+        options.plan,
+        options.question.stack.empty() ? ""
+                                       : "\n  did you mean --to, the framework that it is written for?"));
   if (options.to.empty())
     throw UsageError("--to is missing\n  for example: --to megatron-lm, --to torchtitan@head");
   if (options.output.empty()) throw UsageError("--output is missing\n  for example: -o job");
