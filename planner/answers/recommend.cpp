@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <numeric>
-#include <ranges>
 #include <utility>
 
 #include "planner/answers/shortlist.hpp"
@@ -59,7 +58,8 @@ class Pool {
                        job.stack,    job.cost,           job.interval,  job.uncertainty,
                        job.residual, job.residual_taken, job.profiled} {
     smaller_host_.node.host_memory = room_on_host();
-    for (const RankedPlan& r : fastest.ranked | std::views::take(kJudged)) add(r);
+    const std::size_t judged = std::min(fastest.ranked.size(), std::size_t{kJudged});
+    for (std::size_t i = 0; i < judged; ++i) add(fastest.ranked[i]);
   }
 
   void search_more() {

@@ -9,6 +9,7 @@
 #include "core/base/words.hpp"
 #include "core/plan/plan_key.hpp"
 #include "planner/simulation/robust.hpp"
+#include "planner/simulation/stage_memory.hpp"
 #include "tools/output/recommendation_text.hpp"
 #include "tools/output/time_rows.hpp"
 #include "tools/terminal/table.hpp"

@@ -15,6 +15,7 @@
 #include "planner/answers/recommend.hpp"
 #include "planner/explain/framework_setting.hpp"
 #include "planner/simulation/robust.hpp"
+#include "planner/simulation/stage_memory.hpp"
 #include "tools/inputs/plan_options.hpp"
 #include "tools/output/explained.hpp"
 #include "tools/output/recommendation_text.hpp"
