@@ -1,7 +1,9 @@
 // The command `sextant`. Everything is in run_command(), which tests call as well.
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
+#include <new>
 #include <string_view>
 
 #include <unistd.h>
@@ -20,11 +22,21 @@ void wait_asleep(int argc, char** argv) {
   if (::setenv("OMP_WAIT_POLICY", "passive", 0) == 0) ::execv("/proc/self/exe", argv);  // else as it is
 }
 
+// What unwinding takes when memory is out: the destructor of a JSON value allocates, and may not throw.
+std::atomic<char*> reserve;  // several threads may be without memory at once
+[[noreturn]] void out_of_memory() {
+  delete[] reserve.exchange(nullptr);
+  throw std::bad_alloc();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   wait_asleep(argc, argv);
-  std::signal(SIGXFSZ, SIG_IGN);  // ulimit -f: writing fails with a message instead
+  std::signal(SIGXFSZ, SIG_IGN);             // ulimit -f: writing fails with a message instead
+  constexpr std::size_t kReserve = 1 << 20;  // bytes
+  reserve = new char[kReserve];
+  std::set_new_handler(out_of_memory);
   std::ios::sync_with_stdio(false);
   return static_cast<int>(sextant::run_command({argv + 1, argv + argc}, sextant::detect_terminal()));
 }
