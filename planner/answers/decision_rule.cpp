@@ -84,6 +84,20 @@ double decision_cost(const Judged& x, const DecisionRule& rule) {
   return std::log(x.step) + rule.optimism * std::log1p(x.half_width * wider);
 }
 
+bool surely_fits(const Judged& x, const DecisionRule& rule) {
+  return x.offered && x.oom_chance < rule.most_oom_chance;
+}
+
+bool asks_for_room(std::span<const Judged> layouts, const DecisionRule& rule) {
+  double fastest = INFINITY, roomy = INFINITY;
+  for (const Judged& x : layouts) {
+    if (!surely_fits(x, rule)) continue;
+    fastest = std::min(fastest, x.step);
+    if (x.room_on_host) roomy = std::min(roomy, x.step);
+  }
+  return roomy <= fastest * (1 + rule.host_room_pays);
+}
+
 double must_gain(const Judged& unusual, const Judged& usual, const DecisionRule& rule) {
   if (unusual.like_runs == LikeRuns::of_family) return rule.feature_pays;
   return std::max(rule.feature_pays, std::hypot(unusual.half_width, usual.half_width));
@@ -97,22 +111,15 @@ std::size_t recommended(std::span<const Judged> layouts, const DecisionRule& rul
       if (admits(layouts[i])) some.push_back(i);
     return !some.empty();
   };
-  const auto step = [&](std::size_t i) { return layouts[i].step; };
-  const auto fits = [&](const Judged& x) { return x.offered && x.oom_chance < rule.most_oom_chance; };
-  const bool safe = keep(fits);
-  const auto full = [&](std::size_t i) { return !layouts[i].room_on_host; };
-  if (safe && !std::ranges::all_of(some, full)) {
-    const double roomy =
-        layouts[std::ranges::min(some, {}, [&](std::size_t i) { return full(i) ? INFINITY : step(i); })].step;
-    if (roomy <= layouts[std::ranges::min(some, {}, step)].step * (1 + rule.host_room_pays))
-      std::erase_if(some, full);
-  }
+  const bool room = asks_for_room(layouts, rule);
+  const bool safe = keep([&](const Judged& x) { return surely_fits(x, rule) && (x.room_on_host || !room); });
   if (!safe && !keep([](const Judged& x) { return x.offered; })) keep([](const Judged&) { return true; });
   if (!safe) {  // none is safe: the least risky
     const auto least = std::ranges::min(some, {}, [&](std::size_t i) { return layouts[i].oom_chance; });
     const double limit = layouts[least].oom_chance;
     std::erase_if(some, [&](std::size_t i) { return layouts[i].oom_chance > limit; });
   }
+  const auto step = [&](std::size_t i) { return layouts[i].step; };
   const auto is_unusual = [&](std::size_t i) { return layouts[i].unusual > 0; };
   if (!std::ranges::all_of(some, is_unusual)) {  // what is unusual must pay
     const std::size_t usual = *std::ranges::min_element(

@@ -67,6 +67,10 @@ struct Judged {
 // Its last three fields.
 Judged judged(const ParallelPlan&, int n_layers, const ClusterSpec&, const StackCapabilities&);
 
+// Below the limit of OOM risk, and no layout on paper alone.
+bool surely_fits(const Judged&, const DecisionRule&);
+// Whether room on the host is asked for: the fastest with room, of those that surely fit, costs little.
+bool asks_for_room(std::span<const Judged>, const DecisionRule&);
 // Share of its step that an unusual layout must gain over the best usual one.
 double must_gain(const Judged& unusual, const Judged& usual, const DecisionRule&);
 // The recommended one; `layouts` must not be empty.

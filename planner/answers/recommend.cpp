@@ -69,7 +69,7 @@ class Pool {
     const std::optional<Seconds> roomy = best_safe() ? std::optional(best_safe()->simulated) : std::nullopt;
     needs_room_on_host_ = false;
     search_safe(roomy);
-    needs_room_on_host_ = roomy && *roomy <= best_safe()->simulated * (1 + rule_.host_room_pays);
+    needs_room_on_host_ = asks_for_room(judged_, rule_);
   }
 
   // The best of each approach without CP that the pool has none of, as long as `enough()` says no.
@@ -108,9 +108,7 @@ class Pool {
   }
 
  private:
-  bool fits(std::size_t i) const {
-    return judged_[i].offered && judged_[i].oom_chance < rule_.most_oom_chance;
-  }
+  bool fits(std::size_t i) const { return surely_fits(judged_[i], rule_); }
   void search_safe_and_plain() {
     if (safe(0) && judged_[0].unusual == 0) return;  // the fastest of all is what is looked for
     const Seconds paper = fastest_.ranked.front().simulated;
@@ -155,8 +153,7 @@ class Pool {
                                             fastest_.ranked.front().plan.world(), within);
     if (space.size() == 0) return;  // the user asks for what is unusual
     SearchOptions how = budget_.next(top);
-    const Bytes limit =
-        most_reserved(job_.cluster.device.memory, rule_.most_oom_chance, overflow_scale(job_.stack));
+    const Bytes limit = most_reserved(job_.cluster.device, job_.stack, rule_.most_oom_chance);
     how.memory_limit = std::min(limit, options_.memory_limit.value_or(limit));
     how.at_most = at_most, how.move_layers = refine;
     how.others_share = kOthersShare, how.thorough_bounds = 0;

@@ -102,6 +102,7 @@ struct Sensitivity {
   double slower = 0;      // the best step there over the choice's now, less 1
   bool exact = true;
   std::string text;
+  bool may_stay() const { return possible && oom_chance == 0; }
   double gain() const { return regret / (1 + regret); }  // of the best there, share of the choice's step
 };
 std::vector<Sensitivity> sensitivities(const Job&, const Others&, const ParallelPlan& best,

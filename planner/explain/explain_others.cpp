@@ -37,9 +37,7 @@ class SlowerProducts final : public CostModel {
 
 // The most that a layout of `others` may reserve on the job's devices.
 Bytes most_memory(const Job& job, const Others& others) {
-  const Bytes all = job.cluster.device.memory;
-  return others.most_oom_chance < 1 ? most_reserved(all, others.most_oom_chance, overflow_scale(job.stack))
-                                    : all;
+  return most_reserved(job.cluster.device, job.stack, others.most_oom_chance);
 }
 
 SearchOptions among(const Others& others, const Job& job, SearchOptions options) {
@@ -99,11 +97,9 @@ std::vector<Sensitivity> sensitivities(const Job& job, const Others& others, con
     s.exact = found.proved;
     const PlanMemory memory = plan_memory(changed, best);
     s.possible = !too_large(changed, memory);
-    if (s.possible && memory.peak > most_memory(changed, others)) {
-      s.possible = false;
+    if (s.possible && memory.peak > most_memory(changed, others))
       s.oom_chance =
           chance_of_overflow(memory.peak, changed.cluster.device.memory, overflow_scale(changed.stack));
-    }
     if (report.ranked.empty()) {
       s.same = false;
       s.text = report.exact ? "nothing fits any more" : "nothing found in time";
@@ -113,17 +109,17 @@ std::vector<Sensitivity> sensitivities(const Job& job, const Others& others, con
     s.plan = report.ranked.front().plan;
     s.same = *s.plan == best;
     Seconds then = ranked_step(report.ranked.front().prediction, by);
-    const Seconds stays = s.possible ? step_of(changed, best) : then;
+    const Seconds stays = s.may_stay() ? step_of(changed, best) : then;
     // Of what was not proved, staying may be better; and who gains nothing stays.
     constexpr double kNothing = 0.0005;
-    if (stays < then || (s.possible && stays / then - 1 < kNothing))
+    if (stays < then || (s.may_stay() && stays / then - 1 < kNothing))
       s.same = true, s.plan = best, then = stays;
     s.slower = then / now - 1, s.regret = stays / then - 1;
-    if (s.possible && !s.same && !too_large(job, plan_memory(job, *s.plan)))
+    if (s.may_stay() && !s.same && !too_large(job, plan_memory(job, *s.plan)))
       s.as_today = now / step_of(job, *s.plan) - 1 > s.regret - kTieShare / 2;
     if (s.same)
       s.text = "the same choice";
-    else if (!s.possible)
+    else if (!s.may_stay())
       s.text = "no longer fits";
     else
       s.text = fmt::format("{:.1f} % faster than staying", 100 * s.gain());

@@ -193,6 +193,10 @@ Bytes most_reserved(Bytes capacity, double chance, double scale) {
   return most;
 }
 
+Bytes most_reserved(const DeviceSpec& device, const StackSpec& stack, double chance) {
+  return most_reserved(device.memory, chance, overflow_scale(stack));
+}
+
 MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& training, const ParallelPlan& plan,
                                const StackSpec& stack) {
   static const PlanLinks no_links;  // sizes do not depend on links

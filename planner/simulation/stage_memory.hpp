@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/cluster/cluster_spec.hpp"
 #include "core/graph/execution_graph.hpp"
 #include "core/model/model_spec.hpp"
 #include "core/model/training_spec.hpp"
@@ -50,8 +51,9 @@ double overflow_scale(const StackSpec&);
 double chance_of_overflow(Bytes reserved, Bytes capacity, double scale = kOverflowScale);
 // Below this chance a layout is taken to fit, and nothing is said of it.
 inline constexpr double kSurelyFits = 0.05;
-// The most that may be reserved for a chance of at most `chance`, (0, 1): never more than the capacity.
+// The most that may be reserved for a chance of at most `chance`, (0, 1]: never more than the capacity; 1: all of it.
 Bytes most_reserved(Bytes capacity, double chance, double scale = kOverflowScale);
+Bytes most_reserved(const DeviceSpec&, const StackSpec&, double chance);
 
 MemoryEstimate estimate_memory(const ModelSpec&, const TrainingSpec&, const ParallelPlan&, const StackSpec&);
 

@@ -43,7 +43,7 @@ ExpertAnswer answer(const RunRow& row, const FrameworkMap& map, const std::files
     const Prediction p = predict(job, run.plan);
     out.predicted_s = p.step.v, out.expert_oom_chance = p.chance_of_overflow;
     SearchOptions options;
-    options.top = 1, options.budget_s = seconds, options.move_layers = false;
+    options.top = kJudged, options.budget_s = seconds, options.move_layers = false;
     const PlanLimits limits;
     const SearchReport report = search(
         job, default_space(run.model, run.training, run.cluster.device, run.cluster.gpus(), limits), options);

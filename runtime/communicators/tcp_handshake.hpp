@@ -16,13 +16,14 @@
 #include <string>
 
 #include "runtime/communicators/make_communicator.hpp"
+#include "runtime/communicators/tcp_messages.hpp"
 #include "runtime/communicators/tcp_proof.hpp"
 #include "runtime/communicators/tcp_socket.hpp"
 
 namespace sextant {
 
-// "sxt3": both ends are of this program, and of one version of these messages.
-constexpr std::uint32_t kHandshakeMagic = 0x73787433;
+// Both ends are of this program, and of one version of its messages.
+constexpr std::uint32_t kHandshakeMagic = kMessagesMagic;
 
 // Who a process says it is.
 struct Claim {

@@ -14,8 +14,10 @@ namespace sextant {
 // a new epoch. left_out: the others go on without the one that reads this.
 enum class MessageKind : std::uint32_t { data, abort, goodbye, call, answer, here, members, left_out };
 
+constexpr std::uint32_t kMessagesMagic = 0x73787433;  // "sxt3": this version of the messages
+
 struct MessageHeader {
-  std::uint32_t magic = 0x73787433;  // both ends are in step
+  std::uint32_t magic = kMessagesMagic;  // both ends are in step
   MessageKind kind = MessageKind::data;
   std::uint64_t channel = 0;
   std::int64_t bytes = 0;

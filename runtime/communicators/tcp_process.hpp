@@ -94,12 +94,13 @@ class TcpProcess {
   };
   void break_epoch(std::string why);
   void heard(int peer, const Message&);  // here, members or left_out
+  bool is_news(const Here&) const;       // in this epoch
   bool is_left(int member) const;
   std::vector<int> gone() const;
   std::vector<int> not_here() const;  // of those that are left
   Decision decide() const;
   void begin(const Decision&);
-  bool say(int peer, MessageKind kind, std::uint64_t epoch, const std::vector<int>& ranks);
+  void say(int peer, MessageKind kind, std::uint64_t epoch, const std::vector<int>& ranks);
   void say_to_left(MessageKind kind, std::uint64_t epoch, const std::vector<int>& ranks);
   void drop(int peer);
 

@@ -61,6 +61,12 @@ std::vector<int> TcpProcess::not_here() const {
   return ranks;
 }
 
+// One that was sent before its sender knew of this epoch says nothing new, unless a member of it is gone.
+bool TcpProcess::is_news(const Here& here) const {
+  return here.epoch >= epoch_ ||
+         std::ranges::any_of(here.gone, [&](int rank) { return holds(members_, rank); });
+}
+
 // On the reading thread.
 void TcpProcess::heard(int peer, const Message& message) {
   if (!outlives_) return;
@@ -75,12 +81,10 @@ void TcpProcess::heard(int peer, const Message& message) {
     reason_ = "the other ranks have given this one up, which was silent, and go on without it";
     aborted_ = true;
   } else {
-    // One that was sent before its sender knew of this epoch says nothing new, unless a member of it is gone.
-    if (message.channel < epoch_ &&
-        std::ranges::none_of(ranks, [&](int rank) { return holds(members_, rank); }))
-      return;
+    Here here{message.channel, std::move(ranks)};
+    if (!is_news(here)) return;
     break_epoch(fmt::format("rank {} has met the loss of another", peer));
-    here_[peer] = {message.channel, std::move(ranks)};
+    here_[peer] = std::move(here);
   }
 }
 
@@ -96,15 +100,13 @@ void TcpProcess::drop(int peer) {
   ::shutdown(peers_[static_cast<std::size_t>(peer)]->socket.fd(), SHUT_RDWR);
 }
 
-bool TcpProcess::say(int peer, MessageKind kind, std::uint64_t epoch, const std::vector<int>& ranks) {
+void TcpProcess::say(int peer, MessageKind kind, std::uint64_t epoch, const std::vector<int>& ranks) {
   const std::vector<std::int32_t> payload(ranks.begin(), ranks.end());
   try {
     write(peer, kind, epoch, payload.data(), std::ssize(payload) * std::int64_t{sizeof(std::int32_t)});
   } catch (const BackendError&) {  // gone, or stuck in the middle of a message
     drop(peer);
-    return false;
   }
-  return true;
 }
 
 void TcpProcess::say_to_left(MessageKind kind, std::uint64_t epoch, const std::vector<int>& ranks) {
@@ -145,12 +147,8 @@ void TcpProcess::begin(const Decision& next) {
   members_ = next.members;
   epoch_ = next.epoch;
   broken_ = false;
-  // Of a member that has met the loss of one of this epoch already, though it has not heard of the epoch, no other word comes.
-  const auto met_here = [&](const Here& here) {
-    return here.epoch >= epoch_ ||
-           std::ranges::any_of(here.gone, [&](int rank) { return holds(members_, rank); });
-  };
-  std::erase_if(here_, [&](const auto& one) { return !met_here(one.second); });
+  // Whoever has met the loss of a member before it heard of this epoch says it once.
+  std::erase_if(here_, [&](const auto& one) { return !is_news(one.second); });
   decision_.reset();
   for (auto& [of, queue] : inbox_)
     if (epoch_of(of.first) < epoch_) queue.clear();

@@ -173,10 +173,6 @@ bool restores(const AddedTokens& added) {
   return std::ranges::none_of(added.tokens(), [](const AddedToken& t) { return t.lstrip || t.rstrip; });
 }
 
-}  // namespace
-
-namespace {
-
 // Other files in JSON that lie beside a tokenizer.json.
 void refuse_other_files(const TokenizerFile& file, const json& root) {
   if (root.contains("model") || root.empty()) return;

@@ -206,19 +206,24 @@ RunResult AdaptiveRun::train_layout(const Runnable& runnable, bool first) {
   const auto missing =
       carried_.present() && !processes_ ? missing_state(carried_, runnable.file().model) : std::nullopt;
   if (!missing) return sextant::train(run);
+  run.resume = &back_to_checkpoint(*missing);
+  const std::int64_t saved = run.resume->manifest().clock.step;
+  carried_.ranks.clear();
+  steps_lost_ = next_step_ - saved;
+  next_step_ = saved;
+  return sextant::train(run);
+}
+
+const Checkpoint& AdaptiveRun::back_to_checkpoint(const std::string& missing) {
   const Checkpoint* const saved = hooks_.folder.go_back();
   if (!saved)
     throw BackendError(fmt::format(
         "{} went with the lost ranks: no other has a copy, and there is no checkpoint\n  a layout with "
         "replicas (ZeRO 0, or shards over fewer ranks) or -o with --save-every keeps one",
-        *missing));
-  hooks_.tell(fmt::format("{} went with the lost ranks: going back to the checkpoint of step {}", *missing,
+        missing));
+  hooks_.tell(fmt::format("{} went with the lost ranks: going back to the checkpoint of step {}", missing,
                           saved->manifest().clock.step));
-  carried_.ranks.clear();
-  steps_lost_ = next_step_ - saved->manifest().clock.step;
-  next_step_ = saved->manifest().clock.step;
-  run.resume = saved;
-  return sextant::train(run);
+  return *saved;
 }
 
 void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {

@@ -68,6 +68,7 @@ class AdaptiveRun {
   void end_where_killed() const;
 
   RunResult train_layout(const Runnable&, bool first);
+  const Checkpoint& back_to_checkpoint(const std::string& missing);  // throws where there is none
   void attach(TrainingRun&, const Runnable&);
   void play_machine();  // the emulated one, as events say
   bool time_to_change();

@@ -123,16 +123,8 @@ void AdaptiveRun::find_state(std::int64_t step) {
     const bool reported = hooks_.folder.lead(step) != step - 1;
     if (!reported && last_ && last_->step == step - 1) hooks_.report(*last_);
     if (!missing) return "memory";
-    const Checkpoint* const saved = hooks_.folder.go_back();
-    if (!saved)
-      throw BackendError(fmt::format(
-          "{} went with the lost ranks: no other has a copy, and there is no checkpoint\n  a layout with "
-          "replicas (ZeRO 0, or shards over fewer ranks) or -o with --save-every keeps one",
-          *missing));
-    saved_ = saved;
-    hooks_.tell(fmt::format("{} went with the lost ranks: going back to the checkpoint of step {}", *missing,
-                            saved->manifest().clock.step));
-    return std::to_string(saved->manifest().clock.step);
+    saved_ = &back_to_checkpoint(*missing);
+    return std::to_string(saved_->manifest().clock.step);
   });
   if (!missing) return;
   if (!decides()) saved_ = hooks_.folder.read(std::stoll(from));

@@ -90,7 +90,7 @@ nlohmann::ordered_json explained_json(const Question& q, const Explained& e) {
     machines.push_back({{"what", s.what},
                         {"same", s.same},
                         {"key", s.plan ? Json(plan_key(*s.plan)) : Json(nullptr)},
-                        {"chosen_fits", s.possible || s.oom_chance > 0},
+                        {"chosen_fits", s.possible},
                         {"chosen_chance_of_overflow", s.oom_chance > 0 ? Json(s.oom_chance) : Json(nullptr)},
                         {"as_today", s.as_today},
                         {"regret_share", s.regret},

@@ -199,7 +199,7 @@ void print_sensitivities(Session& session, const Explained& e) {
     std::string text = fmt::format("{}: ", s.what);
     if (s.same || !s.plan)
       text += s.text;
-    else if (!s.possible)
+    else if (!s.may_stay())
       text += fmt::format(
           "{}; {} would be best",
           s.oom_chance > 0 ? "its OOM risk is " + oom_risk_text(s.oom_chance) : "it no longer fits",

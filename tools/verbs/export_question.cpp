@@ -19,7 +19,7 @@ PlannedExport plan_to_export(Session& session, const QuestionOptions& asked) {
       default_space(found.model, found.training, found.cluster.device, found.cluster.gpus(), found.limits);
   Searching searching(session.terminal, 0);
   const Asking a{session, options, planning, space, searching};
-  SearchOptions how = searching.options(options.top);
+  SearchOptions how = searching.options(kJudged);
   how.budget_s = options.patience_s;
   const SearchReport report = search_possible(planning.job(), space, how);
   if (report.ranked.empty()) return {std::nullopt, nothing(a, report)};

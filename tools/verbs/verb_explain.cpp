@@ -96,9 +96,8 @@ Explained explain(const Planning& planning, const ExplainOptions& options, RankB
   }
   const std::vector<RankedPlan>& ranked = e.found.report.ranked;
   const ParallelPlan& best = ranked.empty() ? *q.plan : ranked.front().plan;
-  e.recommended = recommended(planning, e, basis, searching);
-  const bool answered = e.recommended && !options.daring;
-  e.chosen = q.plan.value_or(answered ? e.recommended->answer.plan.plan : best);
+  if (!q.plan && !options.daring) e.recommended = recommended(planning, e, basis, searching);
+  e.chosen = q.plan.value_or(e.recommended ? e.recommended->answer.plan.plan : best);
   e.own = why_not(job, e.chosen, best, by);
   // A choice that cannot run is no measure for another one.
   for (const auto& key : options.why) {
@@ -107,12 +106,10 @@ Explained explain(const Planning& planning, const ExplainOptions& options, RankB
     Asked& asked = e.why.back();
     if (q.profile && asked.answer.comparison) asked.rests_on = predict(job, filled.plan).rests_on;
   }
-  if (e.own.rejection) {
-    e.recommended.reset();
-    return e;
-  }
+  if (e.own.rejection) return e;
   e.prediction = predict_under(job, e.chosen, by);
   e.time = step_breakdown(job, e.chosen).mean;
+  if (!e.recommended) e.recommended = recommended(planning, e, basis, searching);
   if (e.recommended && !(e.recommended->answer.plan.plan == e.chosen))
     e.recommended->comparison = compare(job, e.chosen, e.recommended->answer.plan.plan, by);
   e.runners_up = runners_up(job, e, static_cast<std::size_t>(options.top - (q.plan ? 0 : 1)));
@@ -160,8 +157,7 @@ ExitCode run(Session& session, ExplainOptions options) {
   Searching searching(session.terminal, options.budget_s);
   const DecisionBasis basis{load_decision_rule(session.presets()), load_evidence(session.presets())};
   if (by != RankBy::undisturbed && !options.daring)  // the first one is recommended, as by `plan`
-    searching.limit_memory(
-        most_reserved(q.cluster.device.memory, basis.rule.most_oom_chance, overflow_scale(q.stack)));
+    searching.limit_memory(most_reserved(q.cluster.device, q.stack, basis.rule.most_oom_chance));
   const int world = q.plan && q.plan->world() <= q.cluster.gpus() ? q.plan->world() : q.cluster.gpus();
   const SearchSpace space = default_space(q.model, q.training, q.cluster.device, world, q.limits);
   const int top = q.profile ? std::max(kRankedAnew, 2 * options.top) : std::max(options.top, kJudged);

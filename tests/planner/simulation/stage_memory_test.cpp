@@ -276,6 +276,7 @@ TEST(StageMemory, TheMostThatMayBeReservedIsTheInverseOfTheChance) {
   }
   EXPECT_LT(most_reserved(capacity, 0.01), most_reserved(capacity, 0.05));
   EXPECT_EQ(most_reserved(capacity, 0.5), capacity);
+  EXPECT_EQ(most_reserved(capacity, 1), capacity);
   EXPECT_EQ(most_reserved(capacity, 0.9), capacity);  // what is predicted not to fit is no layout
   EXPECT_EQ(most_reserved(capacity, 1e-300), Bytes(0));
 }
