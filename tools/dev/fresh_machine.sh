@@ -3,7 +3,8 @@
 # files included), and runs there, as root, the commands that README.md begins with. A machine that already has the
 # packages hides a missing one; this one has git and nothing else.
 #   tools/dev/fresh_machine.sh               both commands, as the README has them (half an hour on two cores)
-#   tools/dev/fresh_machine.sh --quick       installs all packages, configures all, builds sextant without optimization, plans
+#   tools/dev/fresh_machine.sh --quick       installs all packages, configures all, builds sextant the fast way, plans
+#   ... --compile-cache FOLDER               of what .ci/run keeps there (compile_cache.sh), with --quick; compiles only what differs
 #   ... --if-changed                         only if a commit of the last day touched packages, CMake files or these scripts
 #   ... --dry-run                            prints what would be run, and ends
 # It needs root, debootstrap and a Debian mirror: the one of this machine's apt sources, else deb.debian.org. Where that is
@@ -13,15 +14,22 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 release=bookworm
 cache=build/fresh_machine
-quick=false if_changed=false dry_run=false
-for option in "$@"; do
-  case $option in
+quick=false if_changed=false dry_run=false compile_cache=""
+arguments=("$@")
+while [[ $# -gt 0 ]]; do
+  case $1 in
     --quick) quick=true ;;
     --if-changed) if_changed=true ;;
     --dry-run) dry_run=true ;;
-    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "tools/dev/$(basename "$0")"; exit 0 ;;
-    *) fail "unknown option $option" "try: tools/dev/fresh_machine.sh --help" ;;
+    --compile-cache)
+      [[ -d ${2:-} ]] || fail "--compile-cache needs a folder" "try: tools/dev/fresh_machine.sh --help"
+      compile_cache=$(readlink -f "$2")
+      shift
+      ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "tools/dev/$(basename "$0")"; exit 0 ;;
+    *) fail "unknown option $1" "try: tools/dev/fresh_machine.sh --help" ;;
   esac
+  shift
 done
 skip() {
   say "SKIPPED: fresh machine: $*"
@@ -112,7 +120,7 @@ if [[ -z $root ]]; then
   mkdir -p "$cache"
   : >"$log"
   set -m # a process group of its own: a signal is for this script, which ends the other
-  SEXTANT_FRESH_ROOT=$root "${in_namespace[@]}" "$BASH" "tools/dev/$(basename "$0")" "$@" </dev/null &
+  SEXTANT_FRESH_ROOT=$root "${in_namespace[@]}" "$BASH" "tools/dev/$(basename "$0")" "${arguments[@]}" </dev/null &
   child=$!
   set +m
   status=0
@@ -199,8 +207,24 @@ run "git clone --quiet /srv/sextant.git sextant"
 if $quick; then
   step "Quick: the same commands as far as a plan and the configuring of the tests"
   # The same scripts as far as they go; seconds count here, not the program's speed.
-  fast="SEXTANT_CMAKE_ARGS='-DSEXTANT_NATIVE=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O0'"
+  fast="SEXTANT_CMAKE_ARGS='-DSEXTANT_NATIVE=OFF -DCMAKE_CXX_FLAGS_RELEASE=-Og'"
+  if [[ -n $compile_cache ]]; then # compiled as .ci/run does, by its ccache, which is no package of this machine
+    there=/opt/compile_cache
+    mkdir -p "$root$there/cache" "$root$there/lib"
+    mount --bind "$compile_cache" "$root$there/cache"
+    ldd "$(command -v ccache)" | grep -oE '/[^ ]+' | xargs cp -L -t "$root$there/lib"
+    cp "$(command -v ccache)" "$root$there/ccache.program"
+    {
+      say '#!/bin/bash'
+      say "source /root/sextant/tools/dev/compile_cache.sh $there/cache /root/sextant"
+      say "exec $there/lib/ld-linux-*.so.* --library-path $there/lib $there/ccache.program \"\$@\""
+    } >"$root$there/ccache"
+    chmod +x "$root$there/ccache"
+    chroot "$root" "$there/ccache" --zero-stats >>"$log"
+    fast="CMAKE_CXX_COMPILER_LAUNCHER=$there/ccache SEXTANT_CMAKE_ARGS='-DSEXTANT_NATIVE=OFF -DSEXTANT_WERROR=ON'"
+  fi
   run "$fast ./quickstart.sh --until-plan"
+  if [[ -n $compile_cache ]]; then chroot "$root" "$there/ccache" --show-stats | sed -nE 's/^ *(Hits|Misses): */\1 of the compile cache: /p' | head -2; fi
   run "$fast ./test.sh --configure"
   run "tools/dev/install_packages.sh --tests --checks"
 else

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that building needs. Asks dpkg first and does nothing when all are there. Works as
 # root and through sudo. With --tests also what the tests need, with --checks what .ci/run needs beside them (format,
-# lint, a bare system), with --fuzz what the fuzzers need, with --packages what tools/dev/make_packages.sh needs.
+# lint, a bare system and what spares it compiling twice), with --fuzz what the fuzzers need, with --packages what tools/dev/make_packages.sh needs.
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 packages=(
@@ -26,7 +26,7 @@ tests=(
 for option in "$@"; do
   case $option in
     --tests) packages+=("${tests[@]}") ;;
-    --checks) packages+=(clang-format clang-tidy shellcheck debootstrap chromium) ;;  # the browser for reports
+    --checks) packages+=(clang-format clang-tidy shellcheck debootstrap ccache chromium) ;;  # the browser for reports
     --fuzz) packages+=(clang libclang-rt-14-dev) ;;
     --packages) packages+=(python3 python3-venv dpkg-dev file gzip) ;;
     --list) printf '%s\n' "${packages[@]}"; exit 0 ;;

@@ -83,6 +83,9 @@ TEST_F(Faults, AMissingBarrierShowsInWhatIsComputed) {
   EXPECT_EQ(wrong, 20);
 }
 
+#endif
+#ifdef SEXTANT_EMULATION_ADDRESSES
+
 TEST_F(Faults, WhatLiesOutsideIsReported) {
   EXPECT_DEATH(run(Mistake::shared_overrun), "out of bounds");
   EXPECT_DEATH(run(Mistake::memory_overrun), "heap-buffer-overflow");

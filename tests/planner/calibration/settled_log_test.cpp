@@ -14,8 +14,9 @@ namespace sextant {
 namespace {
 
 // Two replicas of 2 stages and 2 tensor ranks; the numbers of a step as nanotron shortens them.
-std::string nanotron(const char* stage, const char* tokens, const char* of_gpu, const char* batch = "64",
-                     const char* ms = "elapsed_time_per_iteration_ms: 11.5K") {
+std::string nanotron_steps(const char* stage, const char* tokens, const char* of_gpu,
+                           const char* batch = "64",
+                           const char* ms = "elapsed_time_per_iteration_ms: 11.5K") {
   std::string text;
   for (int n = 1; n <= 4; ++n)
     text += fmt::format(
@@ -28,41 +29,42 @@ std::string nanotron(const char* stage, const char* tokens, const char* of_gpu, 
 }
 
 TEST(SettledLog, NanotronsRatesAreGpusAndSequences) {
-  const RunLog log = parse_run_log(nanotron("1", "22.8K", "2.85K"), "x.log");
+  const RunLog log = parse_run_log(nanotron_steps("1", "22.8K", "2.85K"), "x.log");
   EXPECT_EQ(log.says.at("gpus"), 8);
   EXPECT_EQ(log.says.at("pp"), 2);
   TrainingSpec stated;
   stated.seq_len = 4096, stated.global_batch = 64;
   const std::string key = "tp2.pp2.dp2.z1.mbs1.nosp";
-  EXPECT_EQ(said(nanotron("1", "22.8K", "2.85K"), key, {.seq_len = true}, stated).problems, "");
+  EXPECT_EQ(said(nanotron_steps("1", "22.8K", "2.85K"), key, {.seq_len = true}, stated).problems, "");
   // Twice the GPUs, half the sequence, other stages.
-  EXPECT_TRUE(
-      said(nanotron("1", "22.8K", "1.43K"), key, {.seq_len = true}, stated).names("x.log:1: gpus: found 16"));
+  EXPECT_TRUE(said(nanotron_steps("1", "22.8K", "1.43K"), key, {.seq_len = true}, stated)
+                  .names("x.log:1: gpus: found 16"));
   stated.seq_len = 8192;
   EXPECT_TRUE(
-      said(nanotron("1", "22.8K", "2.85K"), key, {.seq_len = true}, stated).names("seq_len: found 40"));
+      said(nanotron_steps("1", "22.8K", "2.85K"), key, {.seq_len = true}, stated).names("seq_len: found 40"));
   stated.seq_len = 4096;
-  EXPECT_TRUE(
-      said(nanotron("3", "22.8K", "2.85K"), key, {.seq_len = true}, stated).names("pp: found 4, expected 2"));
-  EXPECT_TRUE(
-      said(nanotron("0", "22.8K", "2.85K"), key, {.seq_len = true}, stated).names("pp: found 1, expected 2"));
+  EXPECT_TRUE(said(nanotron_steps("3", "22.8K", "2.85K"), key, {.seq_len = true}, stated)
+                  .names("pp: found 4, expected 2"));
+  EXPECT_TRUE(said(nanotron_steps("0", "22.8K", "2.85K"), key, {.seq_len = true}, stated)
+                  .names("pp: found 1, expected 2"));
 }
 
 TEST(SettledLog, NanotronsSequenceIsFilled) {
   const Said s = filled("[INFO|DP=0|PP=0|TP=0]: ParallelismArgs(dp=2, pp=1, tp=1, tp_mode=x)\n" +
-                        nanotron("0", "22.8K", "11.4K"));
+                        nanotron_steps("0", "22.8K", "11.4K"));
   EXPECT_EQ(s.problems, "");
   EXPECT_EQ(s.training.seq_len, 4096);
   EXPECT_TRUE(s.notes_that("sequence length 4096"));
   EXPECT_EQ(s.plan.dp, 2);
   // Nothing to settle it from in tokens.
-  EXPECT_EQ(filled(nanotron("0", "22.8K", "11.4K", "262K", "time_per_iteration_ms: 11.5K")).training.seq_len,
-            TrainingSpec().seq_len);
+  EXPECT_EQ(
+      filled(nanotron_steps("0", "22.8K", "11.4K", "262K", "time_per_iteration_ms: 11.5K")).training.seq_len,
+      TrainingSpec().seq_len);
 }
 
 // Many lines narrow what three digits leave open; few leave 1,024 GPUs as 1,013 to 1,035.
 TEST(SettledLog, RoundingIsKept) {
-  const RunLog log = parse_run_log(nanotron("0", "1.02M", "1K"), "x.log");
+  const RunLog log = parse_run_log(nanotron_steps("0", "1.02M", "1K"), "x.log");
   EXPECT_FALSE(log.says.contains("gpus"));
   EXPECT_LE(log.settled.at("gpus").low, 1016);
   EXPECT_GE(log.settled.at("gpus").high, 1024);

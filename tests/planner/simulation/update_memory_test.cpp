@@ -18,14 +18,14 @@ namespace {
 TEST(UpdateMemory, BytesPerParameterByFramework) {
   const auto presets = std::filesystem::path(SEXTANT_SOURCE_DIR) / "tools/presets";
   const ModelSpec model = load_model("llama-2-7b", presets);
-  struct Layout {
+  struct Sharding {
     int zero = 0, dp = 8, pp = 1;
     Dtype parameter = Dtype::bf16;
     std::optional<Dtype> gradient = std::nullopt;
     int microbatches = 1;
     double offload = 0;
   };
-  const auto peak_of = [&](const StackSpec& s, const Layout& l) {
+  const auto peak_of = [&](const StackSpec& s, const Sharding& l) {
     TrainingSpec training;
     training.compute = training.parameter = l.parameter;
     training.gradient = l.gradient.value_or(own_gradient_format(s, l.parameter));
@@ -40,16 +40,16 @@ TEST(UpdateMemory, BytesPerParameterByFramework) {
     return static_cast<double>(e.allocated().v) /
            static_cast<double>(parameter_layout(model, plan, s.rules, e.heaviest).elements);
   };
-  const auto peak = [&](const char* stack, const Layout& l) {
+  const auto peak = [&](const char* stack, const Sharding& l) {
     return peak_of(load_stack(stack, presets), l);
   };
   constexpr double d = 8;
-  struct Case {
+  struct Published {
     const char* stack;
-    Layout layout;
+    Sharding layout;
     double bytes;
   };
-  const Case cases[] = {
+  const Published cases[] = {
       // 14 rest; gradients, in fp32 one by one, and flat (fused_optimizer.py 288-313).
       {"deepspeed-zero", {.zero = 0}, 14 + 2 + 4 + 4},
       {"deepspeed-zero", {.zero = 0, .parameter = Dtype::fp16}, 24},
@@ -97,7 +97,7 @@ TEST(UpdateMemory, BytesPerParameterByFramework) {
       {"fsdp1-eager", {.zero = 0}, 16 + 4},
       {"modalities", {.zero = 3}, 20 / d},
       {"llm-foundry", {.zero = 0}, 16}};
-  for (const Case& c : cases)
+  for (const Published& c : cases)
     EXPECT_NEAR(peak(c.stack, c.layout), c.bytes, 0.06 * c.bytes)
         << c.stack << " ZeRO " << c.layout.zero << " dp " << c.layout.dp << " pp " << c.layout.pp;
   // Micro-batches beyond the first are reduced into a partition of their own, which the update no longer has.
