@@ -1,7 +1,6 @@
 # shellcheck shell=bash
-# source compile_cache.sh FOLDER SOURCES: CMake compiles C++ through ccache, which keeps in FOLDER what it made, and finds it
-# again for the same sources in another place, as long as the compiler and every header have the same contents. A header that
-# is missing there is missed as ever.
+# source compile_cache.sh FOLDER: CMake compiles C++ through ccache, which keeps in FOLDER what it made and finds it again for the
+# same sources at the same path, as long as the compiler and every header have the same contents. A header that is missing is
+# missed as ever.
 export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER:-ccache}
-export CCACHE_DIR=$1 CCACHE_BASEDIR=$2 CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content CCACHE_DEPEND=1 CCACHE_MAXSIZE=4G
-export CCACHE_SLOPPINESS=pch_defines,time_macros
+export CCACHE_DIR=$1 CCACHE_COMPILERCHECK=content CCACHE_DEPEND=1 CCACHE_MAXSIZE=4G CCACHE_SLOPPINESS=pch_defines,time_macros

@@ -180,14 +180,18 @@ cp -L /etc/hosts /etc/resolv.conf "$root/etc/"
 say "$sources" >"$root/etc/apt/sources.list"
 echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/fast" # what is thrown away need not survive a power cut
 
-# Runs a command line as root in /root/sextant, with the environment and the signals of a first log-in.
+# Where the working tree lies there. What was compiled elsewhere is found again at the same path alone: CMake writes paths of sources
+# into those that it compiles several at once.
+place=/root/sextant
+[[ -z $compile_cache ]] || place=$PWD
+# Runs a command line as root in that folder, or in /root before there is one, with the environment and the signals of a first log-in.
 run() {
   local status=0 start=$SECONDS
   say "$(at) root@bare:~\$ $1"
   chroot "$root" env --default-signal -i HOME=/root USER=root LOGNAME=root SHELL=/bin/bash TERM=dumb \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     ${CMAKE_BUILD_PARALLEL_LEVEL:+CMAKE_BUILD_PARALLEL_LEVEL="$CMAKE_BUILD_PARALLEL_LEVEL"} "${proxies[@]}" \
-    bash -c 'cd && if [ -d sextant ]; then cd sextant; fi && eval "$1"' _ "$1" 2>&1 | follow || status=$?
+    bash -c 'cd && if [ -d "$2" ]; then cd "$2"; fi && eval "$1"' _ "$1" "$place" 2>&1 | follow || status=$?
   if [[ $status -ne 0 ]]; then
     tail -n 40 "$log" | sed 's/^/  | /'
     fail "a fresh machine fails at: $1 (status $status, after $((SECONDS - start)) s)" "all of its output: $log"
@@ -202,7 +206,7 @@ git init --quiet --bare "$root/srv/sextant.git"
 git -C "$root/srv/sextant.git" config receive.shallowUpdate true
 git push --quiet "$root/srv/sextant.git" "$commit:refs/heads/main"
 git -C "$root/srv/sextant.git" symbolic-ref HEAD refs/heads/main
-run "git clone --quiet /srv/sextant.git sextant"
+run "git clone --quiet /srv/sextant.git $(printf %q "$place")"
 
 if $quick; then
   step "Quick: the same commands as far as a plan and the configuring of the tests"
@@ -216,7 +220,7 @@ if $quick; then
     cp "$(command -v ccache)" "$root$there/ccache.program"
     {
       say '#!/bin/bash'
-      say "source /root/sextant/tools/dev/compile_cache.sh $there/cache /root/sextant"
+      printf 'source %q %q\n' "$place/tools/dev/compile_cache.sh" "$there/cache"
       say "exec $there/lib/ld-linux-*.so.* --library-path $there/lib $there/ccache.program \"\$@\""
     } >"$root$there/ccache"
     chmod +x "$root$there/ccache"
