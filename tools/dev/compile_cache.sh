@@ -3,4 +3,4 @@
 # same sources at the same path, as long as the compiler and every header have the same contents. A header that is missing is
 # missed as ever.
 export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER:-ccache}
-export CCACHE_DIR=$1 CCACHE_COMPILERCHECK=content CCACHE_DEPEND=1 CCACHE_MAXSIZE=4G CCACHE_SLOPPINESS=pch_defines,time_macros
+export CCACHE_DIR=$1 CCACHE_COMPILERCHECK=content CCACHE_DEPEND=1 CCACHE_MAXSIZE=4G CCACHE_SLOPPINESS=pch_defines,time_macros,locale
