@@ -4,7 +4,8 @@
 # packages hides a missing one; this one has git and nothing else.
 #   tools/dev/fresh_machine.sh               both commands, as the README has them (half an hour on two cores)
 #   tools/dev/fresh_machine.sh --quick       installs all packages, configures all, builds sextant the fast way, plans
-#   ... --compile-cache FOLDER               of what .ci/run keeps there (compile_cache.sh), with --quick; compiles only what differs
+#   ... --compile-cache FOLDER               with --quick: compiles only what differs from what .ci/run has compiled (compile_cache.sh),
+#                                            once there is a file `complete` in the folder
 #   ... --if-changed                         only if a commit of the last day touched packages, CMake files or these scripts
 #   ... --dry-run                            prints what would be run, and ends
 # It needs root, debootstrap and a Debian mirror: the one of this machine's apt sources, else deb.debian.org. Where that is
@@ -26,7 +27,7 @@ while [[ $# -gt 0 ]]; do
       compile_cache=$(readlink -f "$2")
       shift
       ;;
-    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "tools/dev/$(basename "$0")"; exit 0 ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "tools/dev/$(basename "$0")"; exit 0 ;;
     *) fail "unknown option $1" "try: tools/dev/fresh_machine.sh --help" ;;
   esac
   shift
@@ -224,6 +225,9 @@ if $quick; then
       say "exec $there/lib/ld-linux-*.so.* --library-path $there/lib $there/ccache.program \"\$@\""
     } >"$root$there/ccache"
     chmod +x "$root$there/ccache"
+    run "tools/dev/install_packages.sh" # meanwhile
+    until [[ -e $compile_cache/complete ]]; do sleep 1; done
+    say "$(at) what .ci/run has compiled is there"
     chroot "$root" "$there/ccache" --zero-stats >>"$log"
     fast="CMAKE_CXX_COMPILER_LAUNCHER=$there/ccache SEXTANT_CMAKE_ARGS='-DSEXTANT_NATIVE=OFF -DSEXTANT_WERROR=ON'"
   fi
