@@ -127,6 +127,7 @@ class Trial:
         self.sextant, self.folder = sextant, folder
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("SEXTANT_SECRET", "XDG_CONFIG"))}
         self.environment["HOME"] = str(folder)
+        self.environment["MALLOC_PERTURB_"] = "90"  # what is used after it was given back is found
         (folder / "slow.json").write_text(json.dumps(CLUSTER))
         self.undisturbed = {}
 

@@ -38,6 +38,7 @@ std::int64_t AdaptiveRun::regroup(Recoverable own) {
 }
 
 void AdaptiveRun::go_on_without_lost(std::unique_ptr<Runnable>& runnable, std::int64_t step) {
+  std::unique_ptr<Runnable> next;  // the last step is told as one of the layout before
   while (true) try {
       if (building_.valid()) building_.wait();
       building_ = {};
@@ -49,13 +50,14 @@ void AdaptiveRun::go_on_without_lost(std::unique_ptr<Runnable>& runnable, std::i
       const std::string text = heard_of_first([&] { return plan_without_lost(step); });
       if (decides()) {
         layout_ = *std::exchange(next_, std::nullopt);
-        runnable = building_.get();
+        next = building_.get();
       } else {
         auto file = nlohmann::json::parse(text).get<PlanFile>();
         layout_ = Layout{file.plan, {}};
-        runnable = std::make_unique<Runnable>(running_, std::move(file), profile_, presets_);
+        next = std::make_unique<Runnable>(running_, std::move(file), profile_, presets_);
       }
       find_state(step);
+      runnable = std::move(next);
       lost_.insert(just_lost_.begin(), just_lost_.end());
       just_lost_.clear();
       return;

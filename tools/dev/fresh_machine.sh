@@ -222,17 +222,17 @@ if $quick; then
     {
       say '#!/bin/bash'
       printf 'source %q %q\n' "$place/tools/dev/compile_cache.sh" "$there/cache"
+      say "export CCACHE_STATSLOG=$there/of_this_machine"
       say "exec $there/lib/ld-linux-*.so.* --library-path $there/lib $there/ccache.program \"\$@\""
     } >"$root$there/ccache"
     chmod +x "$root$there/ccache"
     run "tools/dev/install_packages.sh" # meanwhile
     until [[ -e $compile_cache/complete ]]; do sleep 1; done
     say "$(at) what .ci/run has compiled is there"
-    chroot "$root" "$there/ccache" --zero-stats >>"$log"
     fast="CMAKE_CXX_COMPILER_LAUNCHER=$there/ccache SEXTANT_CMAKE_ARGS='-DSEXTANT_NATIVE=OFF -DSEXTANT_WERROR=ON'"
   fi
   run "$fast ./quickstart.sh --until-plan"
-  if [[ -n $compile_cache ]]; then chroot "$root" "$there/ccache" --show-stats | sed -nE 's/^ *(Hits|Misses): */\1 of the compile cache: /p' | head -2; fi
+  if [[ -n $compile_cache ]]; then chroot "$root" "$there/ccache" --show-log-stats | sed -nE 's/^ *(Hits|Misses): */\1 of the compile cache: /p' | head -2; fi
   run "$fast ./test.sh --configure"
   run "tools/dev/install_packages.sh --tests --checks"
 else
