@@ -47,6 +47,7 @@ sed -i 's|^ *\./test.sh|    make test|' README.md
 wants "another README" 1 "has no line with the command ./test.sh" "$fresh" --dry-run
 wants "an option that is none" 1 "unknown option --fast" "$fresh" --fast
 wants "a cache that is none" 1 "--compile-cache needs a folder" "$fresh" --quick --compile-cache nowhere
+wants "a cache for both commands" 1 "--compile-cache goes with --quick" "$fresh" --compile-cache .
 if [[ $(id -u) -eq 0 ]] && command -v setpriv >/dev/null; then
   chmod -R a+rX "$folder"
   git checkout --quiet README.md

@@ -32,6 +32,10 @@ while [[ $# -gt 0 ]]; do
   esac
   shift
 done
+if [[ -n $compile_cache ]]; then
+  $quick || fail "--compile-cache goes with --quick: both commands compile all of it by themselves"
+  command -v ccache >/dev/null || fail "there is no ccache" "run: tools/dev/install_packages.sh --checks"
+fi
 skip() {
   say "SKIPPED: fresh machine: $*"
   exit 77
@@ -227,8 +231,8 @@ if $quick; then
     } >"$root$there/ccache"
     chmod +x "$root$there/ccache"
     run "tools/dev/install_packages.sh" # meanwhile
+    [[ -e $compile_cache/complete ]] || say "$(at) waiting for $compile_cache/complete: what .ci/run compiles"
     until [[ -e $compile_cache/complete ]]; do sleep 1; done
-    say "$(at) what .ci/run has compiled is there"
     fast="CMAKE_CXX_COMPILER_LAUNCHER=$there/ccache SEXTANT_CMAKE_ARGS='-DSEXTANT_NATIVE=OFF -DSEXTANT_WERROR=ON'"
   fi
   run "$fast ./quickstart.sh --until-plan"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that building needs. Asks dpkg first and does nothing when all are there. Works as
 # root and through sudo. With --tests also what the tests need, with --checks what .ci/run needs beside them (format,
-# lint, a bare system and what spares it compiling twice), with --fuzz what the fuzzers need, with --packages what tools/dev/make_packages.sh needs.
+# lint, a bare system, a cache for its compiler), with --fuzz what the fuzzers need, with --packages what
+# tools/dev/make_packages.sh needs.
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 packages=(
