@@ -30,6 +30,13 @@ double kept_gathers(const ParallelPlan& plan, int node) {
   return plan.tp > node && plan.dp > 1 && plan.dp < node ? 0.0 : 1.0;
 }
 
+// One weight of each shape of a layer's four products (those of q, k and v are one, as are gate and up).
+double elements_of_shapes(const ModelSpec& m, const LocalShape& local) {
+  const double heads = static_cast<double>(local.heads) * m.head_dim,
+               kv = static_cast<double>(local.kv_heads) * m.head_dim;
+  return m.hidden * (2.0 * heads + 2.0 * kv + (m.gated_mlp ? 3.0 : 2.0) * local.ffn);
+}
+
 // Tensor by tensor, as our own runtime places them.
 ActivationBytes exact_bytes(const ModelSpec& m, const TrainingSpec& training, const ParallelPlan& plan,
                             const StackSpec& stack) {
@@ -88,7 +95,9 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
 
   const bool selective = plan.recompute.kind == RecomputeKind::selective,
              by_operation = selective && stack.rules.selective_by_operation;
-  const double norm = k.saved_hidden * h / split +
+  // In fp8 a norm's output is kept by the product that it goes to, of one byte instead of two.
+  const bool fp8_inputs = training.compute == Dtype::fp8 && k.saves_fp8_inputs && !by_operation;
+  const double norm = (k.saved_hidden - (fp8_inputs ? 1.0 : 0.0)) * h / split +
                       (stack.kernels.norm_fused || by_operation ? 0.0 : k.saved_norm * h / split);
   const double tp_kept = kept_gathers(plan, k.async_tp_ranks);
   const double tp_copy =
@@ -106,10 +115,12 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
   b.stream = bytes(element * T * h / split);
   b.gathered = bytes(element * T * h);
   b.saved_attention = bytes(scale * T *
-                            (norm + tp_copy + 2.0 * (heads + (by_operation ? 1.0 : 2.0) * kv) + 2.0 * heads +
+                            (norm + tp_copy + 2.0 * (heads + (by_operation ? 1.0 : 2.0) * kv) +
+                             (fp8_inputs ? 3.0 : 2.0) * heads +
                              (by_operation ? 0.0 : k.saved_rope * (heads + kv) + qk_norms) + scores));
   // By operation only the first product of the MLP is kept.
-  const double saved_ffn = by_operation ? std::min(1.0, k.saved_ffn) : k.saved_ffn;
+  const double of_code = (m.gated_mlp ? k.saved_ffn : std::min(2.0, k.saved_ffn)) - (fp8_inputs ? 0.5 : 0.0);
+  const double saved_ffn = by_operation ? std::min(1.0, of_code) : of_code;
   // The policy keeps every second product of a layer, its last (the MLP's output) among them. No gradient needs that one: compiled
   // blocks drop it.
   const double output = by_operation && stack.kernels.blocks == Blocks::compiled ? 0.0 : norm;
@@ -132,8 +143,10 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
       stack.rules.loss_gathers_logits && plan.tp > 1 ? k.loss_gather_bytes * t : 0.0;
   const double local_logits = k.logits_bytes * (plan.tp > 1 ? k.logits_tp_factor : 1.0);
   b.logits = bytes(((local_logits + gathered_logits) * local.vocab + k.loss_hidden_bytes * h) * T);
-  b.logits_kept = microbatches(plan, training) > 1 ? bytes(k.logits_kept_bytes * T * local.vocab) : 0;
-  b.transient = plan.tp > 1 ? bytes(k.transient_hidden * T * h) : 0;
+  b.logits_kept = bytes(local.vocab * ((microbatches(plan, training) > 1 ? k.logits_kept_bytes * T : 0.0) +
+                                       k.wgrad_placeholder_bytes * h));
+  b.wgrad_placeholders = bytes(k.wgrad_placeholder_bytes * elements_of_shapes(m, local));
+  b.transient = (plan.tp > 1 ? bytes(k.transient_hidden * T * h) : 0) + b.wgrad_placeholders;
   b.loss_stats = plan.tp > 1 ? bytes(3.0 * 4.0 * T * t) : 0;
   b.qk_sums = norms_over_ranks(m.qk_norm, plan.tp) ? bytes(2.0 * 4.0 * T) : 0;
   return b;

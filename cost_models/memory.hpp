@@ -30,8 +30,9 @@ struct ActivationBytes {
   std::int64_t deferred_attention = 0, deferred_mlp = 0;  // kept for the weight half of a split backward
   std::int64_t kv_gathered = 0;                           // K and V of the whole sequence, cp > 1
   std::int64_t logits = 0;                                // from the head's forward to its backward
-  std::int64_t logits_kept = 0;  // held on the head's stage beside them, all step long
-  std::int64_t transient = 0;    // held by every stage beside its layers, all step long
+  std::int64_t logits_kept = 0;         // held on the head's stage beside them, all step long
+  std::int64_t transient = 0;           // held by every stage beside its layers, all step long
+  std::int64_t wgrad_placeholders = 0;  // ... of that what the optimizer's update does not free
   // Per token: a sum of q's row and one of k's (fp32), where TP ranks share their norm.
   std::int64_t qk_sums = 0;
   std::int64_t loss_stats = 0;  // per token: maximum, sum of exponentials, target logit; all tp ranks' (fp32)

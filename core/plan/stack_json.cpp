@@ -150,6 +150,8 @@ constexpr auto kMemory = [](auto& io, auto& m) {
   io.optional("logits_kept_bytes", m.logits_kept_bytes, at_least(0));
   io.optional("loss_gather_bytes", m.loss_gather_bytes, at_least(0));
   io.optional("transient_hidden", m.transient_hidden, at_least(0));
+  io.optional("saves_fp8_inputs", m.saves_fp8_inputs);
+  io.optional("wgrad_placeholder_bytes", m.wgrad_placeholder_bytes, at_least(0));
   io.optional("gradient_bytes", m.gradient_bytes, at_least(0));
   io.optional("gradients_as_parameters", m.gradients_as_parameters);
   io.optional("runs_state_reduction", m.runs_state_reduction);

@@ -195,9 +195,10 @@ struct StackMemory {
   bool exact_tensors =
       false;  // what is kept is core/graph/block_tensors.hpp to the byte; of the coefficients below only
               // fragmentation and outside count
-  double saved_hidden = 1.7;    // c1: copies of the residual stream kept per layer, times 2h bytes
-  double saved_norm = 7.0;      // bytes per hidden channel kept by a layer's norms that are no fused kernels
-  double saved_ffn = 4.0;       // c2: copies of the FFN width kept, times 2f bytes
+  double saved_hidden = 1.7;  // c1: copies of the residual stream kept per layer, times 2h bytes
+  double saved_norm = 7.0;    // bytes per hidden channel kept by a layer's norms that are no fused kernels
+  double saved_ffn =
+      4.0;  // c2: copies of the FFN width kept, times 2f bytes; two at most where the MLP has no gate
   double saved_rope = 4.4;      // cr: extra bytes per channel of q and k
   double saved_tp = 2.0;        // cu: extra bytes per hidden channel when tp > 1
   double saved_tp_shard = 0.0;  // ... and of the slice that sequence parallelism leaves
@@ -214,6 +215,11 @@ struct StackMemory {
   double logits_kept_bytes = 0.0;      // more of them, still held by the micro-batch before; m > 1
   double loss_gather_bytes = 0.0;      // per logit of the whole vocabulary, where rules.loss_gathers_logits
   double transient_hidden = 0.0;       // bytes per token and hidden channel, once, when tp > 1
+  // Inputs of products in fp8 are kept in fp8, beside what else keeps them in 16 bits (Transformer Engine).
+  bool saves_fp8_inputs = false;
+  // Per element of each shape of weight that a stage has: gradients that were added to the main ones are told to autograd as one
+  // tensor for all weights of a shape, which is never freed (Transformer Engine from 2.3).
+  double wgrad_placeholder_bytes = 0.0;
   double gradient_bytes =
       4.0;  // G per local parameter before sharding, in the stack's own format of gradients
   bool gradients_as_parameters = false;  // that is the format of parameters, instead of fp32

@@ -52,7 +52,7 @@ std::int64_t Context::update_workspace(const ParameterLayout& layout) const {
   }
   if (plan.zero_stage >= 3 && stack.memory.zero3_update_elements > 0)
     updated = std::min(updated, stack.memory.zero3_update_elements);
-  std::int64_t freed = ring_bytes(layout) + activation.transient;
+  std::int64_t freed = ring_bytes(layout) + activation.transient - activation.wgrad_placeholders;
   if (sp()) freed += 2 * activation.gathered;
   if (gathers_again()) freed += layout.padded * static_cast<std::int64_t>(state.parameter);
   if (std::ranges::count(stack.memory.update_frees_gradients, plan.zero_stage) > 0 && !ring_gradients())

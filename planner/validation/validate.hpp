@@ -90,6 +90,8 @@ struct SourceScore {
   double worst_regret = 0;  // of the first, over groups
   std::string worst_group;
   int oom_true = 0, oom_false = 0, oom_missed = 0;  // predicted and real, predicted only, real only
+  // Predicted only, of runs of which is assumed that they recompute nothing: they may have, so that it is no error.
+  int oom_unknown = 0;
   int memory_rows = 0;
   double memory_mape = 0;
   int covered = 0, memory_covered = 0;  // measured times and peaks inside the predicted interval

@@ -67,7 +67,8 @@ struct Samples {
 void add(const RunRow& row, const RunPrediction& p, SourceScore& s, Samples& samples) {
   if (p.fits && (row.out_of_memory || row.step_time || row.peak_memory_GiB)) {
     s.oom_true += !*p.fits && row.out_of_memory;
-    s.oom_false += !*p.fits && !row.out_of_memory;
+    const bool assumed = std::ranges::find(row.assumed, "recompute") != row.assumed.end();
+    (assumed ? s.oom_unknown : s.oom_false) += !*p.fits && !row.out_of_memory;
     s.oom_missed += *p.fits && row.out_of_memory;
   }
   if (row.peak_memory_GiB && p.memory_GiB) {

@@ -25,6 +25,7 @@ SourceScore overall(const std::vector<SourceScore>& scores, int least_rows = 0) 
     if (s.rows < least_rows) continue;
     all.rows += s.rows, all.unpredicted += s.unpredicted, all.covered += s.covered;
     all.oom_true += s.oom_true, all.oom_false += s.oom_false, all.oom_missed += s.oom_missed;
+    all.oom_unknown += s.oom_unknown;
     all.memory_rows += s.memory_rows, all.memory_covered += s.memory_covered, all.groups += s.groups;
     all.kendall_tau += s.groups * s.kendall_tau;
     all.regret_1 += s.groups * s.regret_1, all.regret_3 += s.groups * s.regret_3;
@@ -90,6 +91,7 @@ void print_scores(Session& session, const std::vector<SourceScore>& scores) {
   }
   for (const Table* table : {&times, &others})
     if (!table->empty()) session.terminal.out << '\n' << table->render(session.terminal, session.common.wide);
+  const int unknown = overall(scores).oom_unknown;
   if (!others.empty())
     print_wrapped(session.terminal.out, session.terminal,
                   "tau: Kendall's, inside groups of four layouts and more; regret: what the layout predicted "
@@ -97,6 +99,10 @@ void print_scores(Session& session, const std::vector<SourceScore>& scores) {
                   "best measured, and the best measured of three; OOM found: of the runs that ran out of "
                   "memory; false: said to, "
                   "and did not; memory: error of the peak, and peaks inside their interval" +
+                      (unknown > 0 ? fmt::format("; not counted as false: {} that do not state what they "
+                                                 "recompute, and may have",
+                                                 unknown)
+                                   : "") +
                       std::string(scores.size() > 1 ? "; all sources: errors are means over sources, tau and "
                                                       "regret over groups, counts are sums"
                                                     : ""));

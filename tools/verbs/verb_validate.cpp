@@ -71,6 +71,7 @@ Json to_json(const std::vector<SourceScore>& scores, const std::vector<RunPredic
                        {"oom_true", s.oom_true},
                        {"oom_false", s.oom_false},
                        {"oom_missed", s.oom_missed},
+                       {"oom_unknown", s.oom_unknown},
                        {"memory_rows", s.memory_rows},
                        {"memory_inside_interval", s.memory_covered},
                        {"memory_mean_absolute_error_percent", s.memory_mape}});

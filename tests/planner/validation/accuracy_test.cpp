@@ -121,14 +121,14 @@ TEST(Accuracy, AllSourcesReachTheGoals) {
       error / sources, sources, peaks_error / peaks_of, tau / groups, regret / groups, regret_3 / groups,
       right, wrong, missed);
   EXPECT_LE(error / sources, 4.5);
-  EXPECT_LE(peaks_error / peaks_of, 7.1);
+  EXPECT_LE(peaks_error / peaks_of, 5.1);
   EXPECT_GE(tau / groups, 0.77);
   // The musts are 2.5 and 0.3. Of the 2.61, one erratic run of nanotron (nt-0348, measured at twice what its neighbours need)
   // is 1.79. A false alarm of memory (Aleph Alpha's 13 B, said to need 81.2 GiB) costs 0.2 and 0.2.
   EXPECT_LE(regret / groups, 2.65);
   EXPECT_LE(regret_3 / groups, 0.3);
   EXPECT_GE(right, 0.95 * (right + missed));
-  EXPECT_GE(right, 0.94 * (right + wrong));
+  EXPECT_GE(right, 0.955 * (right + wrong));
 }
 
 // Of every row the framework's name is taken away: what its kernels, fusion, overlap and sharding tell is its class. The
@@ -155,9 +155,9 @@ TEST(Accuracy, WithoutTheFrameworksNames) {
 
 constexpr MemoryBound kMemoryBounds[] = {
     {"aleph_alpha", 0, 0.98, 0.97}, {"bigscience_bloom_a100", 4.3, 0.6, 0.8},
-    {"bigscience_v100", 6, 0.6, 1}, {"flagperf", 6.9, 1, 1},
-    {"nanotron", 9.1, 0, 1},        {"nvidia_megatron_bridge", 7, 0, 1},
-    {"papers_misc", 6, 0, 1},       {"simumax_b200", 7.6, 0, 1},
+    {"bigscience_v100", 6, 0.6, 1}, {"flagperf", 6.7, 1, 1},
+    {"nanotron", 9.1, 0, 1},        {"nvidia_megatron_bridge", 5.6, 1, 1},
+    {"papers_misc", 6, 0, 1},       {"simumax_b200", 0.7, 0, 1},
     {"torchtitan", 10.7, 0.9, 0.9}};
 
 TEST(Accuracy, PeaksAndOutcomes) {

@@ -20,7 +20,7 @@ LARGEST_BYTES, LONGEST_S = 2_000_000, 2.0
 ASKED = "--model llama-2-70b --cluster 16x8xh100-80gb --seq-len 4096 --global-batch 1024"
 SMALL = "--model llama-2-7b --cluster 2x8xa100-80gb --seq-len 4096 --global-batch 128"
 TINY = "--model stories-260k --cluster laptop --stack sextant --seq-len 64 --global-batch 8"
-LAYOUT = "tp2.pp8.vp10.cp1.dp8.z1.mbs1.tpo"
+LAYOUT = "tp4.pp4.vp10.cp1.dp8.z1.mbs1.tpo"
 # What makes the answers, each in a file of its own; then the answers of each report.
 ANSWERS = {
     "plan.json": f"simulate {ASKED} --plan {LAYOUT} -o plan.json",

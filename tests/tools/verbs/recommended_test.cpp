@@ -63,7 +63,7 @@ TEST(Recommended, LeavesRoomOnTheHostWhereThatCostsLittle) {
 
 // How many layouts are shown, and which verb is asked, changes nothing about the one that is recommended.
 TEST(Recommended, IsTheSameHoweverItIsAsked) {
-  const OrdinaryQuestion q = {"llama-2-13b", "8x8xa100-80gb", "4096", "1024"};
+  const OrdinaryQuestion q = {"llama-33b", "8x8xa100-80gb", "2048", "1024"};
   const auto key = [&](const Words& more) {
     return nlohmann::json::parse(call(asked(q, "megatron-core", more)).out).at("recommended").at("key");
   };
@@ -83,11 +83,11 @@ TEST(Recommended, IsTheSameHoweverItIsAsked) {
 
 // Sizes are chosen by layouts that surely fit.
 TEST(Recommended, SizesAreOfLayoutsThatFit) {
-  const OrdinaryQuestion q = {"llama-2-13b", "8x8xa100-80gb", "4096", "1024"};
+  const OrdinaryQuestion q = {"llama-33b", "8x8xa100-80gb", "2048", "1024"};
   const auto answer = [&](const Words& more) {
     return nlohmann::json::parse(call(asked(q, "megatron-core", Words{"--json"} + more)).out);
   };
-  const Words sizes = {"--scale", "8,32"};
+  const Words sizes = {"--scale", "32,64"};
   const auto safe = answer(sizes), daring = answer(sizes + Words{"--daring"});
   for (const auto& point : safe.at("scale")) EXPECT_LT(point.at("best").at("chance_of_overflow"), 0.05);
   for (const auto& point : daring.at("scale")) EXPECT_GT(point.at("best").at("chance_of_overflow"), 0.05);
