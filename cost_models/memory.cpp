@@ -97,7 +97,7 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
              by_operation = selective && stack.rules.selective_by_operation;
   // In fp8 a norm's output is kept by the product that it goes to, of one byte instead of two.
   const bool fp8_inputs = training.compute == Dtype::fp8 && k.saves_fp8_inputs && !by_operation;
-  const double norm = (k.saved_hidden - (fp8_inputs ? 1.0 : 0.0)) * h / split +
+  const double norm = std::max(0.0, k.saved_hidden - (fp8_inputs ? 1.0 : 0.0)) * h / split +
                       (stack.kernels.norm_fused || by_operation ? 0.0 : k.saved_norm * h / split);
   const double tp_kept = kept_gathers(plan, k.async_tp_ranks);
   const double tp_copy =
@@ -119,7 +119,8 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
                              (fp8_inputs ? 3.0 : 2.0) * heads +
                              (by_operation ? 0.0 : k.saved_rope * (heads + kv) + qk_norms) + scores));
   // By operation only the first product of the MLP is kept.
-  const double of_code = (m.gated_mlp ? k.saved_ffn : std::min(2.0, k.saved_ffn)) - (fp8_inputs ? 0.5 : 0.0);
+  const double of_code =
+      std::max(0.0, (m.gated_mlp ? k.saved_ffn : std::min(2.0, k.saved_ffn)) - (fp8_inputs ? 0.5 : 0.0));
   const double saved_ffn = by_operation ? std::min(1.0, of_code) : of_code;
   // The policy keeps every second product of a layer, its last (the MLP's output) among them. No gradient needs that one: compiled
   // blocks drop it.

@@ -343,6 +343,13 @@ TEST(StageMemory, InputsInFp8AreKeptInFp8) {
   EXPECT_EQ(bf16.saved_attention - fp8.saved_attention,
             tokens * (m.hidden - heads));  // its output is kept twice
   EXPECT_EQ(bf16.saved_mlp - fp8.saved_mlp, tokens * (m.hidden + m.ffn_hidden));
+  // A stack that says it keeps none of them keeps no less in fp8.
+  StackSpec nothing;
+  nothing.memory.saved_hidden = nothing.memory.saved_ffn = nothing.memory.saved_tp = 0;
+  nothing.kernels.norm_fused = nothing.memory.saves_fp8_inputs = true;
+  TrainingSpec training = tiny_training();
+  training.compute = Dtype::fp8;
+  EXPECT_EQ(activation_bytes(m, training, parse_plan_key("dp1.mbs1"), nothing).saved_mlp, 0);
 }
 
 // Buffers of communication come from the same allocator as all others: where ZeRO 3 needs more of them than ZeRO 2 and

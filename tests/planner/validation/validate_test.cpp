@@ -1,6 +1,10 @@
 // The scores against hand-made rows with known answers; the mapping from rows to stacks; single rows of the tables.
 #include "planner/validation/validate.hpp"
 
+#include <array>
+#include <string>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "core/cluster/cluster_files.hpp"
@@ -68,6 +72,20 @@ TEST(Score, RegretIsOfLayoutsThatTheModelSaysFit) {
   const auto [first, third] = regret(false, true);
   EXPECT_NEAR(first, 20, 1e-9);
   EXPECT_NEAR(third, 10, 1e-9);
+}
+
+// What may have been recomputed is no false alarm; what ran out all the same is found, or missed.
+TEST(Score, OutOfMemoryOfRunsThatDoNotSayWhatTheyRecompute) {
+  std::vector<RunRow> rows = {measured("", 1), measured("", 1), measured("", 0, true), measured("", 0, true)};
+  const std::vector<RunPrediction> p = {predicted(1, false), predicted(1, true), predicted(1, false),
+                                        predicted(1, true)};
+  const auto counts = [&](const std::string& assumed) {
+    for (RunRow& r : rows) r.assumed = {assumed};
+    const SourceScore s = score_runs(rows, p).at(0);
+    return std::array{s.oom_true, s.oom_false, s.oom_unknown, s.oom_missed};
+  };
+  EXPECT_EQ(counts("recompute"), (std::array{1, 0, 1, 1}));
+  EXPECT_EQ(counts("attention"), (std::array{1, 1, 0, 1})) << "control";
 }
 
 TEST(Score, OutOfMemory) {
