@@ -1,5 +1,6 @@
 """What the campaigns share: a program under limits of time and memory, what it changed around itself, and progress."""
 import dataclasses
+import functools
 import os
 import pathlib
 import resource
@@ -42,8 +43,20 @@ def limited(memory_gib, file_mib):
     return set_limits
 
 
+@functools.cache
+def sanitized(program):
+    """Whether AddressSanitizer or ThreadSanitizer is in it, which reserve more addresses than any limit leaves, and are slow."""
+    try:
+        code = pathlib.Path(program).read_bytes()
+    except OSError:
+        return False
+    return b"__asan_init" in code or b"__tsan_init" in code
+
+
 def run(command, cwd, limit_s=20.0, memory_gib=6.0, file_mib=512, environment=None, interrupt_s=None):
     """Runs a command in `cwd`; all that it started is ended behind `limit_s`."""
+    if sanitized(command[0]):
+        memory_gib, limit_s = None, 10 * limit_s
     start = time.monotonic()
     process = subprocess.Popen(
         [str(c) for c in command], cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

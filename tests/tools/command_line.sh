@@ -69,11 +69,13 @@ expect 0 'checkpoint of step 3' "$sextant" run -o "$work/run" --resume --steps 3
 # Too little address space is said before anything is allocated, or ends the run; it is no mistake of the program.
 (cd "$work" && "$sextant" simulate --model stories-15m --cluster laptop --stack sextant --seq-len 64 --global-batch 8 \
   --plan dp2.z1.mbs1 -o plan.json >/dev/null 2>&1) || { echo "FAILED: no plan to run"; failures=$((failures + 1)); }
+sanitized=$(grep -qE '__(asan|tsan)_init' "$sextant" && echo yes)  # these need more addresses than any limit leaves
 for limit in 300000 900000; do  # KiB
+  [[ -z $sanitized ]] || break
   expect 3 'for the 2 ranks of this process, expected at most the .* GiB that ulimit -v leaves' \
     sh_ "ulimit -v $limit; '$sextant' run $work/plan.json --steps 1"
 done
-expect 0 '.' sh_ "ulimit -v 4000000; '$sextant' run $work/plan.json --steps 1"
+[[ -n $sanitized ]] || expect 0 '.' sh_ "ulimit -v 4000000; '$sextant' run $work/plan.json --steps 1"
 
 # Threads of a product sleep while they wait, unless the user says otherwise: shared cores are not spun away.
 spins() { sh_ "unset GOMP_SPINCOUNT OMP_WAIT_POLICY; $1 OMP_DISPLAY_ENV=verbose '$sextant' run $work/plan.json --steps 1 2>&1 |
