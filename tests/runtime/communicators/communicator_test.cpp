@@ -9,6 +9,7 @@
 
 #include "tests/runtime/communicators/communicator_suite.hpp"
 #include "tests/runtime/communicators/device_at_once.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace sextant::testing {
 namespace {
@@ -95,14 +96,6 @@ TEST(LocalCommunicator, DtypesWithoutSumAreRefused) {
             std::string::npos);
 }
 
-// One rank throws while the others wait, each in a different way: nobody hangs, the cause is what is
-// reported.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;  // which reserves far more addresses than any limit leaves
-#else
-constexpr bool kSanitized = false;
-#endif
-
 // In a process of its own, with addresses for the stacks of a few threads more; those that started wait in the barrier.
 TEST(LocalCommunicator, RanksThatCannotBeStartedEndTheOthers) {
   if (kSanitized) GTEST_SKIP() << "needs a limit of address space, which sanitizers do not bear";
@@ -123,6 +116,8 @@ TEST(LocalCommunicator, RanksThatCannotBeStartedEndTheOthers) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
+// One rank throws while the others wait, each in a different way: nobody hangs, the cause is what is
+// reported.
 TEST(LocalCommunicator, AnExceptionOnOneRankFreesTheOthers) {
   for (int round = 0; round < 20; ++round) {
     const auto error = error_of(4, [&](Communicator& c) {
