@@ -61,8 +61,16 @@ std::optional<fs::path> find_preset(const fs::path& presets, std::string_view ki
   const std::string asked = without_brand(plain(name));
   for (const auto& file : files)
     if (plain(file.stem().string()) == asked) return file;
-  for (const auto& alias : aliases_of(files))
-    if (plain(alias.text) == asked) return alias.file;
+  std::optional<Name> found;
+  for (const auto& alias : aliases_of(files)) {
+    if (plain(alias.text) != asked) continue;
+    if (found && found->file != alias.file)
+      throw ConfigError(Problem{alias.file.string(), "aliases", fmt::format("\"{}\"", alias.text),
+                                "a name of its own",
+                                fmt::format("{} has it too: take it out of one", found->file.string())});
+    found = alias;
+  }
+  if (found) return found->file;
   // "OLMo-2-1124-7B": a name of the hub without its owner.
   for (const auto& alias : aliases_of(files))
     if (const auto owner = alias.text.find('/');

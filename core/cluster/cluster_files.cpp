@@ -12,6 +12,7 @@
 #include "core/base/preset_path.hpp"
 #include "core/base/words.hpp"
 #include "core/cluster/cluster_limits.hpp"
+#include "core/cluster/cluster_presets.hpp"
 #include "core/cluster/device_words.hpp"
 
 namespace sextant {
@@ -20,99 +21,8 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-json read_plain(const fs::path& path) {
-  json j = read_plain_values(path);
-  if (!j.is_object()) throw ConfigError(Problem{path.string(), "", "", "an object { ... }", ""});
-  return j;
-}
-
-// The preset's content without what is for people only; nothing when there is no such preset.
-std::optional<json> find_content(const fs::path& presets, std::string_view kind, const std::string& name) {
-  const auto path = find_preset(presets, kind, name);
-  if (!path) return std::nullopt;
-  json j = read_plain(*path);
-  for (const char* about : {"title", "about", "aliases"}) j.erase(about);
-  return j;
-}
-
-// Of kind "devices" or "fabrics"; `key` is where the name stands.
-json get_content(const fs::path& presets, std::string_view kind, const std::string& name,
-                 const std::string& key) {
-  if (auto found = find_content(presets, kind, name)) return *found;
-  const std::string near = nearest_preset(presets, {kind}, name);
-  throw ConfigError(Problem{
-      "", key, fmt::format("\"{}\"", name), fmt::format("a {} preset", kind.substr(0, kind.size() - 1)),
-      near.empty() ? fmt::format("there are {}", fmt::join(preset_names(presets, kind), ", "))
-                   : fmt::format("did you mean {}?", near)});
-}
-
-bool has(const json& j, const char* part, const char* key) {
-  return j.contains(part) && j[part].is_object() && j[part].contains(key);
-}
-
-// A number or a list by itself, or with its origin: {"value": 8, "source": ...}.
-// Rings are of a whole node: one with another number of GPUs is another mesh.
-void drop_rings_of_other_nodes(json& cluster) {
-  if (!has(cluster, "node", "link_rings") || !has(cluster, "node", "gpus")) return;
-  json& node = cluster["node"];
-  const json &rings = value_of(node["link_rings"]), &gpus = value_of(node["gpus"]);
-  if (rings.is_array() && gpus.is_number_integer() && gpus.get<std::int64_t>() != std::ssize(rings))
-    node.erase("link_rings");
-}
-
-// Puts `over` on top of `base`. The network's rate is one number under two keys: what is set last counts.
-void overlay(json& base, const json& over) {
-  if (has(over, "fabric", "bandwidth_GBps") && !has(over, "node", "nic_bandwidth_GBps") &&
-      base.contains("node"))
-    base["node"].erase("nic_bandwidth_GBps");
-  if ((has(over, "node", "nic_bandwidth_GBps") || has(over, "node", "nics")) &&
-      !has(over, "fabric", "bandwidth_GBps") && has(base, "node", "nic_bandwidth_GBps") &&
-      base.contains("fabric"))
-    base["fabric"].erase("bandwidth_GBps");
-  base.merge_patch(over);
-  if (!has(over, "node", "link_rings")) drop_rings_of_other_nodes(base);
-}
-
-// The preset that a part names, as "device": "h100" or "device": {"preset": "h100", ...}.
-std::optional<std::string> preset_of(const json& j, const char* part) {
-  const auto at = j.find(part);
-  if (at == j.end()) return std::nullopt;
-  if (at->is_string()) return at->get<std::string>();
-  if (!at->is_object() || !at->contains("preset")) return std::nullopt;
-  if (!(*at)["preset"].is_string())
-    throw ConfigError(Problem{"", fmt::format("{}.preset", part), (*at)["preset"].dump().substr(0, 60),
-                              "a name in quotes", ""});
-  return (*at)["preset"].get<std::string>();
-}
-
-// A cluster in which names stand for presets, made whole.
-json resolve(json cluster, const fs::path& presets) {
-  json whole = json::object();
-  std::optional<std::string> fabric;
-  if (const auto device = preset_of(cluster, "device")) {
-    const json preset = get_content(presets, "devices", *device, "device");
-    fabric = preset_of(preset, "fabric");
-    for (const char* part : {"device", "node"})
-      if (preset.contains(part)) whole[part] = preset[part];
-  }
-  if (const auto named = preset_of(cluster, "fabric")) fabric = named;
-  if (fabric) overlay(whole, get_content(presets, "fabrics", *fabric, "fabric"));
-  for (const char* part : {"device", "fabric"}) {
-    if (!cluster.contains(part)) continue;
-    if (cluster[part].is_string())
-      cluster.erase(part);
-    else if (cluster[part].is_object())
-      cluster[part].erase("preset");
-  }
-  for (const char* about : {"title", "about", "aliases"}) cluster.erase(about);
-  overlay(whole, cluster);
-  return whole;
-}
-
 ClusterSpec read_cluster(const json& cluster, const fs::path& presets) {
-  ClusterSpec spec;
-  from_json(resolve(cluster, presets), spec);
-  return spec;
+  return read_whole(resolve(cluster, presets));
 }
 
 // "8x8xh100" -> {8, 8}, "h100". At most two counts.
@@ -279,7 +189,8 @@ ClusterSpec from_short_form(const std::string& what, const ShortForm& form, cons
                                 : how_to_describe(form.device, prefix, presets)});
   }
   if (!fabric.empty()) cluster["fabric"] = fabric;
-  json whole = resolve(cluster, presets);
+  WholeCluster resolved = resolve(cluster, presets);
+  json& whole = resolved.cluster;
   json& node = whole["node"];
   const int usual = node.value("gpus", 8);
   int nodes = whole.value("nodes", 1), gpus = usual;
@@ -303,9 +214,7 @@ ClusterSpec from_short_form(const std::string& what, const ShortForm& form, cons
   // A node with fewer or more GPUs than usual has its NICs in proportion, unless the fabric was named.
   if (const int nics = node.value("nics", 0); fabric.empty() && gpus != usual && nics > 0)
     node["nics"] = std::max(1, static_cast<int>(static_cast<long>(nics) * gpus / usual));
-  ClusterSpec spec;
-  from_json(whole, spec);
-  return spec;
+  return read_whole(resolved);
 }
 
 }  // namespace
@@ -314,7 +223,7 @@ ClusterSpec load_cluster(const std::string& what, const fs::path& presets) {
   std::error_code error;
   ClusterSpec spec;
   if (lower(what).ends_with(".json") || what.find('/') != what.npos || fs::is_regular_file(what, error)) {
-    const json cluster = read_plain(what);
+    const json cluster = read_plain_object(what);
     with_file(what, [&] { spec = read_cluster(cluster, presets); });
     if (spec.name.empty()) spec.name = fs::path(what).stem().string();
     return spec;
@@ -342,7 +251,7 @@ ClusterSpec load_cluster(const std::string& what, const fs::path& presets) {
 
 DeviceSpec load_device(const std::string& name, const fs::path& presets) {
   DeviceSpec device;
-  from_json(get_content(presets, "devices", name, "device").at("device"), device);
+  from_json(get_preset(presets, "devices", name, "device").content.at("device"), device);
   return device;
 }
 
@@ -371,14 +280,15 @@ void apply_overrides(ClusterSpec& spec, const std::vector<std::string>& settings
       if (dot != key.npos) touched[key.substr(0, dot)][key.substr(dot + 1)] = true;
     }
     if (!problems.empty()) throw ConfigError(std::move(problems));
-    const bool by_nic = has(touched, "node", "nic_bandwidth_GBps") || has(touched, "node", "nics");
-    if (has(touched, "fabric", "bandwidth_GBps")) {
-      if (!has(touched, "node", "nic_bandwidth_GBps") && j["node"].is_object())
+    const bool by_nic =
+        has_field(touched, "node", "nic_bandwidth_GBps") || has_field(touched, "node", "nics");
+    if (has_field(touched, "fabric", "bandwidth_GBps")) {
+      if (!has_field(touched, "node", "nic_bandwidth_GBps") && j["node"].is_object())
         j["node"].erase("nic_bandwidth_GBps");
     } else if (by_nic && j["fabric"].is_object()) {
       j["fabric"].erase("bandwidth_GBps");
     }
-    if (!has(touched, "node", "link_rings")) drop_rings_of_other_nodes(j);
+    if (!has_field(touched, "node", "link_rings")) drop_rings_of_other_nodes(j);
     from_json(j, changed);
   });
   spec = std::move(changed);

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "core/base/decimal.hpp"
+#include "core/base/words.hpp"
 
 namespace sextant {
 
@@ -236,14 +237,15 @@ class LimitParser {
     const auto known = std::find_if(kRelations.begin(), kRelations.end(), [&](const auto& sign) {
       return at != item.npos && item.substr(at).starts_with(sign.first);
     });
-    const std::string_view name = trimmed(item.substr(0, std::min(at, item.size())));
+    const std::string_view written = trimmed(item.substr(0, std::min(at, item.size())));
+    const std::string name = written == "L" ? "L" : lower(written);  // "TP=2" is what people write
     if (known == kRelations.end() || name.empty())
       return wrong(item,
                    only_equal_ ? "field=value, as in tp=4,pp=2" : "a limit, as in tp<=8,mbs<=4,rec!=full",
                    fields_of_key(item));
     const auto field = std::find_if(kLimitFields.begin(), kLimitFields.end(),
                                     [&](const FieldRow& r) { return name == r.name || name == r.long_name; });
-    if (field == kLimitFields.end()) return unknown(name);
+    if (field == kLimitFields.end()) return unknown(written);
     if (only_equal_ && known->second != Relation::equal)
       return wrong(item, "field=value", fmt::format("--limit '{}' narrows a field", item));
     const std::string_view text = trimmed(item.substr(at + known->first.size()));

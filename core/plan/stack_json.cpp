@@ -168,6 +168,7 @@ constexpr auto kMemory = [](auto& io, auto& m) {
   io.optional("update_extra_bytes", m.update_extra_bytes, at_least(0));
   io.optional("zero3_update_elements", m.zero3_update_elements, at_least(0));
   io.optional("fragmentation", m.fragmentation, between(1, 10));
+  io.optional("reserve_needed", m.reserve_needed, between(0, 1));
   io.optional("host_extra_bytes", m.host_extra_bytes, at_least(0));
   io.optional("host_factor", m.host_factor, between(1, 10));
   io.optional("host_gradients_fp32", m.host_gradients_fp32);

@@ -250,7 +250,8 @@ struct StackMemory {
   std::vector<int> update_frees_gradients;
   double update_extra_bytes = 0.0;         // of an updated element, beyond copies of its gradient
   std::int64_t zero3_update_elements = 0;  // ZeRO 3 updates as many of a rank's at a time; 0: all
-  double fragmentation = 1.06;             // reserved / allocated
+  double fragmentation = 1.06;             // reserved / allocated, where there is room
+  double reserve_needed = 1.0;  // share of that reserve which the allocator cannot give back before it fails
   // Of what the host updates, per element, beyond its state and the gradients in their own format; and host memory taken over
   // what is kept there: page-locked blocks are rounded up.
   double host_extra_bytes = 0.0, host_factor = 1.0;
@@ -266,6 +267,11 @@ struct StackMemory {
 };
 
 // What a rank takes of its device beside the framework's allocator, in a job of so many ranks.
+// What must fit for each byte that is allocated: with the part of the reserve that the allocator cannot give back.
+inline double needed_per_byte(const StackMemory& memory) {
+  return 1 + memory.reserve_needed * (memory.fragmentation - 1);
+}
+
 inline Bytes outside_of(const StackMemory& memory, int ranks) {
   return ranks == 1 && memory.outside_alone ? std::min(*memory.outside_alone, memory.outside)
                                             : memory.outside;

@@ -137,9 +137,9 @@ class LeanSearch {
 
   // `bytes` in buffers; a thousandth below, for roundings.
   void add(LeanNode child, Decided decided, double bytes, Outcome& out) const {
-    const double reserved = 0.999 * bytes * job_.stack.memory.fragmentation +
-                            static_cast<double>(outside_of(job_.stack.memory, space_.world).v);
-    child.floor = std::max(child.floor, reserved), child.decided = decided;
+    const double needed = 0.999 * bytes * needed_per_byte(job_.stack.memory) +
+                          static_cast<double>(outside_of(job_.stack.memory, space_.world).v);
+    child.floor = std::max(child.floor, needed), child.decided = decided;
     if (useful(child.floor)) out.children.push_back(child);
   }
 

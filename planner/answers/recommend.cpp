@@ -153,7 +153,7 @@ class Pool {
                                             fastest_.ranked.front().plan.world(), within);
     if (space.size() == 0) return;  // the user asks for what is unusual
     SearchOptions how = budget_.next(top);
-    const Bytes limit = most_reserved(job_.cluster.device, job_.stack, rule_.most_oom_chance);
+    const Bytes limit = most_needed(job_.cluster.device, job_.stack, rule_.most_oom_chance);
     how.memory_limit = std::min(limit, options_.memory_limit.value_or(limit));
     how.at_most = at_most, how.move_layers = refine;
     how.others_share = kOthersShare, how.thorough_bounds = 0;

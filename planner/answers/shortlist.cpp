@@ -120,7 +120,7 @@ namespace {
 
 // The most memory that leaves room.
 Bytes roomy(Bytes capacity, const StackSpec& stack) {
-  const Bytes most = most_reserved(capacity, kSurelyFits, overflow_scale(stack));
+  const Bytes most = most_needed(capacity, kSurelyFits, overflow_scale(stack));
   return stack.memory.exact_tensors ? most : std::min(Bytes(capacity.v / 10 * 9), most);
 }
 

@@ -66,10 +66,10 @@ double cost_of(MemorySample& s, const MemoryPlan& plan, std::span<const double> 
   for (std::size_t i = 0; i < x.size(); ++i) set_memory_constant(s.tried.memory, plan.constants[i].key, x[i]);
   const MemoryEstimate e = estimate_memory(s.run.model, s.run.training, s.run.plan, s.tried);
   if (s.row->peak_memory_GiB) {
-    const double predicted = as_measured(e, s.run.plan, s.run.cluster.node.gpus, s.run.memory_kind);
+    const double predicted = as_measured(e, s.run.plan, s.run.cluster, s.run.memory_kind);
     return huber((predicted / *s.row->peak_memory_GiB - 1) / kPeakScale);
   }
-  const double overflow = chance_of_overflow(e.reserved(), s.run.cluster.device.memory);
+  const double overflow = chance_of_overflow(e.needed(), s.run.cluster.device.memory);
   const double likelihood = s.row->out_of_memory ? overflow : 1 - overflow;
   return huber(std::sqrt(-2 * std::log(std::max(likelihood, 1e-12))));
 }

@@ -117,9 +117,11 @@ std::optional<std::string> never_possible(const Job&, const SearchSpace&);
 struct NothingFits {
   std::optional<ParallelPlan> closest;  // nothing: no layout is possible with any memory
   Bytes needed, available;
-  Seconds step;  // of the closest one: it may be too slow to be of use
-  std::string
-      cause;  // where nothing divides: a field none of whose values does; empty when it is not one alone
+  Seconds step;               // of the closest one: it may be too slow to be of use
+  bool beside_stack = false;  // the framework itself takes more than there is: nothing more is asked
+  // That the framework itself takes too much, or where nothing divides a field none of whose values does; empty where it is not
+  // one alone.
+  std::string cause;
   FewestGpus fewest;
   std::optional<ScalePoint> fewer_gpus;
   std::vector<std::string> lines;

@@ -223,6 +223,15 @@ NothingFits why_nothing_fits(const Job& job, const SearchSpace& space, int most_
   const SearchBudget budget(options);
   NothingFits n;
   n.available = options.memory_limit.value_or(job.cluster.device.memory);
+  if (const Bytes outside = outside_of(job.stack.memory, space.world); outside >= n.available) {
+    n.beside_stack = true;
+    n.cause = fmt::format(
+        "{} itself takes {:.1f} GiB of each device (context, NCCL, libraries), of the {:.1f} that there are: "
+        "no model fits, however many devices there are",
+        job.stack.name, gib(outside), gib(n.available));
+    n.lines.push_back(n.cause);
+    return n;
+  }
   SearchOptions any_memory = budget.next();
   any_memory.memory_limit = Bytes(std::numeric_limits<std::int64_t>::max());
   const LowestMemoryLayout lean = lowest_memory_layout(job, space, any_memory);

@@ -37,7 +37,7 @@ class SlowerProducts final : public CostModel {
 
 // The most that a layout of `others` may reserve on the job's devices.
 Bytes most_memory(const Job& job, const Others& others) {
-  return most_reserved(job.cluster.device, job.stack, others.most_oom_chance);
+  return most_needed(job.cluster.device, job.stack, others.most_oom_chance);
 }
 
 SearchOptions among(const Others& others, const Job& job, SearchOptions options) {

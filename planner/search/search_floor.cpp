@@ -109,8 +109,8 @@ double SearchTree::lowest_memory_state(ParallelPlan plan) const {
 }
 
 // Bytes. A thousandth below, for roundings.
-double SearchTree::reserved(double floor_bytes) const {
-  return 0.999 * floor_bytes * job_.stack.memory.fragmentation +
+double SearchTree::needed(double floor_bytes) const {
+  return 0.999 * floor_bytes * needed_per_byte(job_.stack.memory) +
          static_cast<double>(outside_of(job_.stack.memory, space_.world).v);
 }
 
@@ -123,7 +123,7 @@ bool SearchTree::above_memory(double floor_bytes, const ParallelPlan& plan, std:
       [&] {
         const Bytes outside = outside_of(job_.stack.memory, space_.world);
         return fmt::format(
-            "needs at least {:.1f} of {:.1f} GiB ({})", reserved(floor_bytes) / (1 << 30), gib(memory_limit_),
+            "needs at least {:.1f} of {:.1f} GiB ({})", needed(floor_bytes) / (1 << 30), gib(memory_limit_),
             outside > memory_limit_ ? fmt::format("{:.1f} GiB of them {} itself takes, whatever it trains",
                                                   gib(outside), job_.stack.name)
                                     : what());
@@ -294,7 +294,7 @@ SearchTree::Fullest SearchTree::fullest(ParallelPlan lowest_memory) const {
       bytes += held(kind);
       if (held(kind) > held(largest)) largest = kind;
     }
-    if (stage.in_update) bytes /= job_.stack.memory.fragmentation;  // which it does not add to
+    if (stage.in_update) bytes /= needed_per_byte(job_.stack.memory);  // which it does not add to
     if (bytes > fullest.bytes) fullest = {bytes, largest, s};
   }
   return fullest;

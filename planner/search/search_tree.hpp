@@ -233,9 +233,9 @@ class SearchTree {
                    Expansion&) const;
   bool stages_fit(double floor_bytes, const ParallelPlan&, std::uint64_t members, Expansion&) const;
   bool within_memory(double floor_bytes) const {
-    return reserved(floor_bytes) <= static_cast<double>(memory_limit_.v);
+    return needed(floor_bytes) <= static_cast<double>(memory_limit_.v);
   }
-  double reserved(double floor_bytes) const;
+  double needed(double floor_bytes) const;
   bool estimate_fits(const ParallelPlan&, std::uint64_t members, Expansion&) const;
   bool still_fits(const Node&, const ParallelPlan&, const std::vector<LayerRange>& chunks, Expansion&) const;
 

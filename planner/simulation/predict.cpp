@@ -79,7 +79,7 @@ PlanMemory plan_memory(const Job& job, const ParallelPlan& plan) {
   for (const StageMemory& s : estimate.stages) host = std::max(host, s.host);
   const double of_node = job.stack.memory.host_factor * static_cast<double>(host) *
                          std::min(job.cluster.node.gpus, plan.world());
-  return {estimate.reserved(), Bytes(host), Bytes(std::llround(of_node)), estimate.heaviest,
+  return {estimate.needed(), Bytes(host), Bytes(std::llround(of_node)), estimate.heaviest,
           words(name(static_cast<BufferKind>(largest)))};
 }
 

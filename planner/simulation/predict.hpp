@@ -21,7 +21,7 @@
 
 namespace sextant {
 
-// What the heaviest stage holds, as the framework's allocator reserves it.
+// What the heaviest stage needs (StageMemory::needed), and its host.
 struct PlanMemory {
   Bytes peak, host;
   Bytes host_of_node;  // of as many such ranks as a node has, with what the framework takes beyond it

@@ -161,31 +161,33 @@ Bytes StageMemory::allocated() const {
   return Bytes(total);
 }
 
-double as_measured(const MemoryEstimate& e, const ParallelPlan& plan, int gpus, const std::string& kind) {
+double as_measured(const MemoryEstimate& e, const ParallelPlan& plan, const ClusterSpec& cluster,
+                   const std::string& kind) {
   const StageMemory* m = &e.stages[static_cast<std::size_t>(e.heaviest)];
   if (kind == "nvidia_smi") {
     const RankGrid grid(plan);
     m = &e.stages.front();
-    for (int rank = 0; rank < std::min(gpus, plan.world()); ++rank) {
+    for (int rank = 0; rank < std::min(cluster.node.gpus, plan.world()); ++rank) {
       const StageMemory& stage = e.stages[static_cast<std::size_t>(grid.coord(rank).pp)];
       if (stage.reserved() > m->reserved()) m = &stage;
     }
   }
-  if (kind == "torch_reserved") return gib(m->allocated() + m->fragmented);
-  if (kind.starts_with("torch")) return gib(m->allocated());
-  return gib(m->reserved());
+  if (kind.starts_with("torch") && kind != "torch_reserved") return gib(m->allocated());
+  // Where it does not all fit, the allocator has given back what it could: no more is seen than there is.
+  const Bytes seen = std::max(m->needed(), std::min(m->reserved(), cluster.device.memory));
+  return gib(kind == "torch_reserved" ? seen - m->outside : seen);
 }
 
 double overflow_scale(const StackSpec& stack) {
   return stack.memory.exact_tensors ? kExactOverflowScale : kOverflowScale;
 }
 
-double chance_of_overflow(Bytes reserved, Bytes capacity, double scale) {
-  const double over = static_cast<double>(reserved.v) / static_cast<double>(capacity.v) - 1;
+double chance_of_overflow(Bytes needed, Bytes capacity, double scale) {
+  const double over = static_cast<double>(needed.v) / static_cast<double>(capacity.v) - 1;
   return 1 / (1 + std::exp(-over / scale));
 }
 
-Bytes most_reserved(Bytes capacity, double chance, double scale) {
+Bytes most_needed(Bytes capacity, double chance, double scale) {
   const double share = std::clamp(1 + scale * std::log(chance / (1 - chance)), 0.0, 1.0);
   Bytes most(std::llround(share * static_cast<double>(capacity.v)));
   while (most.v > 0 && most < capacity && chance_of_overflow(most, capacity, scale) > chance)
@@ -193,8 +195,8 @@ Bytes most_reserved(Bytes capacity, double chance, double scale) {
   return most;
 }
 
-Bytes most_reserved(const DeviceSpec& device, const StackSpec& stack, double chance) {
-  return most_reserved(device.memory, chance, overflow_scale(stack));
+Bytes most_needed(const DeviceSpec& device, const StackSpec& stack, double chance) {
+  return most_needed(device.memory, chance, overflow_scale(stack));
 }
 
 MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& training, const ParallelPlan& plan,
@@ -267,10 +269,12 @@ MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& train
     memory.outside = outside_of(stack.memory, plan.world());
     // The passes leave blocks of all sizes behind; the few large ones of the update take what they leave and add no reserve of
     // their own. Seen in published peaks of Megatron-DeepSpeed with one replica.
-    memory.fragmented = Bytes(std::max<std::int64_t>(
-        0, rounded(stack.memory.fragmentation * static_cast<double>(in_passes)) - peak));
+    const std::int64_t reserve = std::max<std::int64_t>(
+        0, rounded(stack.memory.fragmentation * static_cast<double>(in_passes)) - peak);
+    memory.fragmented = Bytes(rounded(stack.memory.reserve_needed * static_cast<double>(reserve)));
+    memory.cached = Bytes(reserve) - memory.fragmented;
     estimate.stages.push_back(memory);
-    if (memory.reserved() > estimate.stages[static_cast<std::size_t>(estimate.heaviest)].reserved())
+    if (memory.needed() > estimate.stages[static_cast<std::size_t>(estimate.heaviest)].needed())
       estimate.heaviest = stage;
   }
   return estimate;

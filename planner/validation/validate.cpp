@@ -74,7 +74,7 @@ RunPrediction predict_resolved(ResolvedRun run, const PredictOptions& options) {
   out.chance_of_overflow = p.chance_of_overflow;
   out.uncertainty = p.uncertainty, out.step_half_width = p.step_half_width;
   const MemoryEstimate memory = estimate_memory(run.model, run.training, run.plan, run.stack);
-  const double peak = as_measured(memory, run.plan, run.cluster.node.gpus, run.memory_kind);
+  const double peak = as_measured(memory, run.plan, run.cluster, run.memory_kind);
   const double m = rules.memory_half_width(p.uncertainty, run.stack) * run.interval;
   out.memory_GiB = peak, out.memory_lower_GiB = peak / (1 + m), out.memory_upper_GiB = peak * (1 + m);
   return out;

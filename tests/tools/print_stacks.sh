@@ -18,7 +18,7 @@ refuses() {
   cp tools/presets/stacks/*.json "$folder"
   sed -i "$2" "$folder/$1.json"
   refusal=$(tools/dev/print_stacks.py --presets "$folder" --page "$folder/stacks.md" 2>&1 || true)
-  if [[ $refusal != *"$1: $3 has no source of its own"* ]]; then
+  if [[ $refusal != *"$1.json: "*$'\n    "'"$3"'": {"value": '* ]]; then
     echo "$3 of $1 without a source was not found: $refusal"
     exit 1
   fi

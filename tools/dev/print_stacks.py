@@ -120,9 +120,10 @@ def cell(can: dict[str, object], ability: str) -> str:
     return str(value).replace("_", " ")
 
 
-def unsourced(presets: dict[str, dict]) -> list[str]:
-    """Abilities that a stack offers, or a preset states, though neither it nor a base of the same code says where they were read."""
-    out = []
+def unsourced(presets: dict[str, dict]) -> dict[str, dict[str, object]]:
+    """By stack, abilities with their values that it offers or states, though neither it nor a base of the same code says where they
+    were read."""
+    out: dict[str, dict[str, object]] = {}
     for name in presets.keys() - OWN:
         can = resolved(presets, name, "can")
         for _, ability in (column for columns in TABLES.values() for column in columns):
@@ -133,12 +134,22 @@ def unsourced(presets: dict[str, dict]) -> list[str]:
                 at = presets[at]["base"]
             stated = presets[at].get("can", {}).get(ability)
             if not (isinstance(stated, dict) and stated.get("source")):
-                out.append(f"{name}: {ability}")
+                out.setdefault(name, {})[ability] = can.get(ability)
         # What a preset itself states has a source whatever it is: limits of an ability stand in no table, and bind all the same.
         for ability, stated in presets[name].get("can", {}).items():
             if not (isinstance(stated, dict) and stated.get("source")):
-                out.append(f"{name}: {ability}")
-    return sorted(set(out))
+                out.setdefault(name, {})[ability] = value_of(stated)
+    return dict(sorted(out.items()))
+
+
+def without_source(path: pathlib.Path, abilities: dict[str, object]) -> str:
+    """What to write where, of the abilities of one stack."""
+    lines = [f"{path}: under `can` these have no source of their own; state what was read in its code (value, place, month):"]
+    for ability, value in sorted(abilities.items()):
+        origin = {"value": value, "origin": "D", "source": "REPOSITORY COMMIT, FILE LINE", "date": "YYYY-MM"}
+        lines.append(f'    "{ability}": {json.dumps(origin)},')
+    lines.append("or, where the stack is its base's code at another version, name it in SAME_CODE of tools/dev/print_stacks.py")
+    return "\n".join(lines)
 
 
 def unnamed(presets: dict[str, dict]) -> list[str]:
@@ -182,8 +193,8 @@ def main() -> int:
     parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/stacks.md")
     options = parser.parse_args()
     presets = {path.stem: json.loads(path.read_text()) for path in sorted(options.presets.glob("*.json"))}
-    for ability in (missing := unsourced(presets)):
-        print(f"{ability} has no source of its own: state value, origin, source and date in its preset", file=sys.stderr)
+    for name, abilities in (missing := unsourced(presets)).items():
+        print(without_source(options.presets / f"{name}.json", abilities), file=sys.stderr)
     for missed in (nameless := unnamed(presets)):
         print(missed, file=sys.stderr)
     if missing or nameless:

@@ -36,7 +36,7 @@ void print_notes(Session& session, const Question& q) {
     print_wrapped(session.terminal.out, session.terminal, "note: " + note);
 }
 
-std::string question_arguments(const QuestionOptions& o) {
+std::string question_arguments(const Session& session, const QuestionOptions& o) {
   // Quoted where a shell would read more into it.
   const auto word = [](const std::string& text) {
     return text.find_first_of(" '\"<>|&;()$`\\*?[]{}!#~") == text.npos ? text : "'" + text + "'";
@@ -55,6 +55,7 @@ std::string question_arguments(const QuestionOptions& o) {
   add("--calibration", o.calibration);
   add("--profile", o.profile);
   for (const auto& setting : o.set) add("--set", setting);
+  add("--presets", session.common.presets);
   return text;
 }
 
@@ -71,7 +72,8 @@ nlohmann::json stated(const Defect& defect) {
 
 }  // namespace
 
-std::string sized_arguments(const QuestionOptions& o, const ClusterSpec& whole, int gpus) {
+std::string sized_arguments(const Session& session, const QuestionOptions& o, const ClusterSpec& whole,
+                            int gpus) {
   QuestionOptions sized = o;
   std::erase_if(sized.set, [](const std::string& setting) {
     return setting.starts_with("nodes=") || setting.starts_with("defects");
@@ -83,7 +85,7 @@ std::string sized_arguments(const QuestionOptions& o, const ClusterSpec& whole, 
     for (const Defect& defect : cluster.defects) defects.push_back(stated(defect));
     sized.set.push_back("defects=" + defects.dump());
   }
-  return question_arguments(sized);
+  return question_arguments(session, sized);
 }
 
 std::string limit_arguments(const Question& q) {

@@ -81,7 +81,12 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
   // The next question that has an answer.
   std::string next;
   const auto ask = [&](const std::string& more) {
-    next = fmt::format("sextant plan{}{}", question_arguments(asked), more);
+    next = fmt::format("sextant plan{}{}", question_arguments(session, asked), more);
+  };
+  const auto asked_of = [&](const std::string& stack) {
+    QuestionOptions other = asked;
+    other.stack = stack;
+    next = fmt::format("sextant plan{}{}", question_arguments(session, other), limit_arguments(q));
   };
   if (const auto reason = never_possible(job, space)) {
     line(*reason);
@@ -116,6 +121,10 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
     }
     if (const auto n = what_would_fit(planning, space, report, searching)) {
       for (const auto& text : n->lines) line(text);
+      if (n->beside_stack && q.cluster.device.generation == "cpu" && q.stack.name != "sextant") {
+        line("CPU ranks run sextant's own runtime");
+        asked_of("sextant");
+      }
       if (next.empty() && n->fewest.found)
         ask(fmt::format("{} --scale {}", limit_arguments(q), n->fewest.found->gpus));
     }

@@ -148,8 +148,9 @@ std::string evidence_text(const Evidence& e, const std::string& stack, const std
     text = fmt::format("evidence: no measured {} run combines these kinds of parallelism", generation);
   } else {
     const int akin = e.near_of_stack - e.near_own;
-    text = fmt::format("evidence: {} run{} like this on {}: {} of {}", e.near, e.near == 1 ? "" : "s",
-                       generation, e.near_own == 0 ? "none" : fmt::format("{}", e.near_own), stack);
+    text = fmt::format("evidence: {} measured run{} like this on {}, {} of them by {}", e.near,
+                       e.near == 1 ? "" : "s", generation,
+                       e.near_own == 0 ? "none" : fmt::format("{}", e.near_own), stack);
     if (akin > 0) text += fmt::format(", {} of its code", akin);
   }
   if (!e.extrapolates.empty())

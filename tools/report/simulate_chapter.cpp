@@ -33,10 +33,13 @@ ReportChapter simulate_chapter(const AnswerView& answer) {
   StepParts parts{{}, p.number("step_time_s"), {}};
   for (const AnswerView& stage : answer.items("stages")) {
     const AnswerView memory = stage.at("memory_GiB");
-    StageHolds one{fmt::format("{}", stage.count("stage")), {}, memory.number("reserved")};
+    // Answers of before there was `needed` count all of the reserve.
+    const double needed = memory.has("needed") ? memory.number("needed") : memory.number("reserved");
+    StageHolds one{fmt::format("{}", stage.count("stage")), {}, needed};
     for (const auto& [key, GiB] : stage.numbers("memory_GiB"))
-      if (key != "reserved" && key != "allocated" && key != "host") one.GiB.emplace_back(words(key), GiB);
-    one.GiB.emplace_back("context and libraries", memory.number("reserved") - memory.number("allocated"));
+      if (key != "reserved" && key != "needed" && key != "allocated" && key != "host")
+        one.GiB.emplace_back(words(key), GiB);
+    one.GiB.emplace_back("context and libraries", needed - memory.number("allocated"));
     holds.push_back(std::move(one));
     auto& seconds = parts.stages.emplace_back();
     for (const auto& [key, value] : stage.numbers("time_s")) seconds.emplace_back(part_text(key), value);

@@ -28,7 +28,7 @@ std::vector<StageHolds> stages_of(const MemoryEstimate& memory) {
   std::vector<StageHolds> out;
   for (std::size_t i = 0; i < memory.stages.size(); ++i) {
     const StageMemory& m = memory.stages[i];
-    StageHolds stage{fmt::format("{}", i), {}, gib(m.reserved())};
+    StageHolds stage{fmt::format("{}", i), {}, gib(m.needed())};
     for (std::size_t k = 0; k < kBufferKinds; ++k)
       if (const auto kind = static_cast<BufferKind>(k); kind != BufferKind::host)
         stage.GiB.emplace_back(words(name(kind)), gib(Bytes(m.at_peak[k])));

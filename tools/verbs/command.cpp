@@ -135,10 +135,14 @@ std::string explain_parse_error(const CLI::ParseError& error, const CLI::App& ap
     const auto extras = app.remaining();
     const std::string extra = extras.empty() ? "" : extras.front();
     const std::string flag = extra.substr(0, extra.find('='));
-    if (!flag.starts_with("-"))
-      return fmt::format(
-          "unexpected argument '{}'{}", extra,
-          app.get_option_no_throw("--plan") ? "\n  a plan key or plan file follows --plan" : "");
+    if (!flag.starts_with("-")) {
+      const bool plan = app.get_option_no_throw("--plan") != nullptr;
+      const char* hint =
+          !app.get_option_no_throw("--model") ? (plan ? "\n  a plan key or plan file follows --plan" : "")
+          : plan ? "\n  a model follows --model, a cluster --cluster, a plan key or plan file --plan"
+                 : "\n  a model follows --model, a cluster --cluster";
+      return fmt::format("unexpected argument '{}'{}", extra, hint);
+    }
     std::string hint = said_otherwise(flag, app);
     if (hint.empty())
       if (const std::string near = closest(flag, flags_of(app)); !near.empty())

@@ -23,9 +23,10 @@ std::string command(const Asking& a, int gpus) {
   std::string limits = limit_arguments(a.question());
   if (a.options.max_oom_chance > 0) limits += fmt::format(" --max-oom-chance {:g}", a.options.max_oom_chance);
   return sub_cluster(all, gpus).gpus() == gpus
-             ? fmt::format("sextant plan{}{}", sized_arguments(a.options.question, all, gpus), limits)
-             : fmt::format("sextant plan{}{} --scale {},{}", question_arguments(a.options.question), limits,
-                           gpus, all.gpus());
+             ? fmt::format("sextant plan{}{}", sized_arguments(a.session, a.options.question, all, gpus),
+                           limits)
+             : fmt::format("sextant plan{}{} --scale {},{}",
+                           question_arguments(a.session, a.options.question), limits, gpus, all.gpus());
 }
 
 }  // namespace

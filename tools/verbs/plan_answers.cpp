@@ -177,8 +177,8 @@ void print_next(const Asking& a, int gpus, const ParallelPlan& plan) {
   std::string arguments;
   const Question& q = a.question();
   if (a.options.output.empty()) {
-    arguments = gpus == q.cluster.gpus() ? question_arguments(a.options.question)
-                                         : sized_arguments(a.options.question, q.cluster, gpus);
+    arguments = gpus == q.cluster.gpus() ? question_arguments(a.session, a.options.question)
+                                         : sized_arguments(a.session, a.options.question, q.cluster, gpus);
     arguments += " --plan " + plan_key(plan);
   } else {
     a.out() << "\nwritten: " << a.options.output;

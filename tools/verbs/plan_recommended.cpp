@@ -138,9 +138,9 @@ void print_recommendation(const Asking& a, const Recommendation& r, const Search
   for (const std::string& note : assumed) say(head, "note: " + note);
   head << '\n';
   say(tail, found_text(a, report));
-  const std::string asked = a.options.output.empty()
-                                ? question_arguments(a.options.question) + " --plan " + plan_key(plan)
-                                : " --plan " + a.options.output;
+  const std::string asked = a.options.output.empty() ? question_arguments(a.session, a.options.question) +
+                                                           " --plan " + plan_key(plan)
+                                                     : " --plan " + a.options.output;
   if (!a.options.output.empty()) tail << "written: " << a.options.output << '\n';
   tail << command_lines(a.session.terminal.columns, "next: ", "sextant explain" + asked);
   const std::size_t notes = a.question().notes.size() - assumed.size();

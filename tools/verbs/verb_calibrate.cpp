@@ -109,10 +109,10 @@ double peak_of_stages(const MeasuredRun& m) {
   MemoryEstimate measured;
   for (const int stage : m.peak_stages) {
     measured.stages.push_back(all.stages.at(static_cast<std::size_t>(stage)));
-    if (measured.stages.back().reserved() > measured.reserved())
+    if (measured.stages.back().needed() > measured.needed())
       measured.heaviest = static_cast<int>(measured.stages.size()) - 1;
   }
-  return as_measured(measured, run.plan, run.cluster.node.gpus, run.memory_kind);
+  return as_measured(measured, run.plan, run.cluster, run.memory_kind);
 }
 
 // Peaks as the runs count them; nothing where none was measured.

@@ -157,7 +157,7 @@ ExitCode run(Session& session, ExplainOptions options) {
   Searching searching(session.terminal, options.budget_s);
   const DecisionBasis basis{load_decision_rule(session.presets()), load_evidence(session.presets())};
   if (by != RankBy::undisturbed && !options.daring)  // the first one is recommended, as by `plan`
-    searching.limit_memory(most_reserved(q.cluster.device, q.stack, basis.rule.most_oom_chance));
+    searching.limit_memory(most_needed(q.cluster.device, q.stack, basis.rule.most_oom_chance));
   const int world = q.plan && q.plan->world() <= q.cluster.gpus() ? q.plan->world() : q.cluster.gpus();
   const SearchSpace space = default_space(q.model, q.training, q.cluster.device, world, q.limits);
   const int top = q.profile ? std::max(kRankedAnew, 2 * options.top) : std::max(options.top, kJudged);
@@ -220,9 +220,10 @@ ExitCode run(Session& session, ExplainOptions options) {
     std::string next;
     // What cannot run need not be simulated; what runs today is compared with what is recommended.
     if ((e.own.rejection && !file) || (q.from && options.question.plan.empty()))
-      next = "sextant plan" + question_arguments(options.question);
+      next = "sextant plan" + question_arguments(session, options.question);
     else
-      next = fmt::format("sextant simulate{} --plan {}{}", file ? "" : question_arguments(options.question),
+      next = fmt::format("sextant simulate{} --plan {}{}",
+                         file ? "" : question_arguments(session, options.question),
                          writes ? options.output
                          : file ? options.question.plan
                                 : plan_key(e.chosen),

@@ -28,7 +28,7 @@ ExitCode run(Session& session, PlanOptions options) {
   Question asked = read_question(options.question, session.presets());
   const Bytes memory = asked.cluster.device.memory;
   const double chance = most_oom_chance(options, session.presets());
-  const Bytes limit = most_reserved(asked.cluster.device, asked.stack, chance);
+  const Bytes limit = most_needed(asked.cluster.device, asked.stack, chance);
   if (limit < memory)
     asked.notes.push_back(
         fmt::format("layouts of at most {:.1f} of {:.1f} GiB alone: they run out of memory with a chance of "

@@ -161,9 +161,8 @@ void print_stage_memory(Session& session, const Simulated& s) {
       if (used[k]) cells.push_back(fmt::format("{:.2f}", gib(Bytes(stage.at_peak[k]))));
     cells.push_back(fmt::format("{:.2f}", gib(stage.fragmented)));
     cells.push_back(fmt::format("{:.2f}", gib(stage.outside)));
-    cells.push_back(fmt::format("{:.2f}", gib(stage.reserved())));
-    cells.push_back(
-        bar_text(session.terminal, stage.reserved() / s.prediction.memory_available, kBarColumns));
+    cells.push_back(fmt::format("{:.2f}", gib(stage.needed())));
+    cells.push_back(bar_text(session.terminal, stage.needed() / s.prediction.memory_available, kBarColumns));
     table.add_row(cells);
     if (i == s.memory.heaviest) table.emphasize_last_row();
   }
@@ -181,6 +180,7 @@ Json to_json(const ParallelPlan& plan, const Simulated& s) {
     for (std::size_t k = 0; k < kBufferKinds; ++k)
       memory[std::string(name(static_cast<BufferKind>(k)))] = gib(Bytes(m.at_peak[k]));
     memory["allocated"] = gib(m.allocated());
+    memory["needed"] = gib(m.needed());
     memory["reserved"] = gib(m.reserved());
     stages.push_back({{"stage", i}, {"time_s", time_split_json(s.split.stages[i])}, {"memory_GiB", memory}});
   }

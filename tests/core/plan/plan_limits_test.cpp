@@ -41,6 +41,8 @@ TEST(PlanLimits, WordsPercentAndEffectiveShards) {
   EXPECT_TRUE(limits.admits(plan));  // shard_degree 0 means all four
   plan.dp = 8;
   EXPECT_FALSE(limits.admits(plan));
+  EXPECT_EQ(parse_plan_limits("TP=2,Zero=1,MBS<=4", "--limit"),
+            parse_plan_limits("tp=2,z=1,mbs<=4", "--limit"));
   EXPECT_EQ(parse_plan_limits("recompute<=selective", "--limit"), parse_plan_limits("rec<=sel", "--limit"));
   for (const char* on : {"sp=1", "sp=true"})
     EXPECT_EQ(parse_plan_limits(on, "--fix"), parse_plan_limits("sp=on", "--fix"));

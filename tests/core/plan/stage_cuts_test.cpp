@@ -273,7 +273,9 @@ TEST(StageCuts, StacksAcceptWhatTheirFrameworkCan) {
   }
   for (const std::string& name : stack_names(presets())) {
     const StackSpec s = load_stack(name, presets());
-    EXPECT_EQ(seen.contains(name), s.can.pipeline_parallel) << name;
+    EXPECT_EQ(seen.contains(name), s.can.pipeline_parallel)
+        << name
+        << (s.can.pipeline_parallel ? " has pipeline stages and needs a row in cases[]" : " is in cases[]");
   }
 }
 

@@ -93,7 +93,8 @@ TEST(Search, GuessesWhatIsOnTheHostTogether) {
   j.owned.stack.rules.reduce_every_microbatch_with_pp = true;
   j.space.tp = {2, 4}, j.space.cp = {1, 2}, j.space.pp = {1, 2}, j.space.shard_degree = {0};
   bool on_host = false;  // with less memory, sooner or later the fastest is there
-  for (const double memory_GiB : {79.0, 70.0, 60.0, 50.0, 40.0, 32.0}) {
+  for (const double memory_GiB :
+       {79.0, 70.0, 60.0, 50.0, 40.0, 36.0, 32.0, 30.0, 28.0, 26.0, 25.0, 24.0, 23.0, 22.0, 21.0, 20.0}) {
     j.owned.cluster.device.memory = from_gib(memory_GiB);
     j.owned.finish();
     const auto [early, report] = first_and_last(j.owned, j.space);

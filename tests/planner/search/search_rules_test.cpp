@@ -134,6 +134,7 @@ TEST(SearchRules, WhatTheUpdateTakesLeavesOutNoLayoutThatFits) {
     testing::OwnedJob owned = testing::small_job(1, 4, 4);
     owned.training.global_batch = 4, owned.training.seq_len = 64, owned.training.gradient = Dtype::bf16;
     owned.stack.memory.update_copies = copies, owned.stack.memory.fragmentation = 1.3;
+    owned.stack.memory.reserve_needed = 0.7;
     owned.finish();
     const Job unlimited = owned.job();
     SearchSpace space = space_of_rules(unlimited);

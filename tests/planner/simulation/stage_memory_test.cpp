@@ -271,34 +271,6 @@ TEST(StageMemory, TheFirstStageOfAPipelineHoldsMostMicrobatches) {
   EXPECT_GT(activations(1), activations(2));
 }
 
-TEST(StageMemory, TheMostThatMayBeReservedIsTheInverseOfTheChance) {
-  const Bytes capacity = from_gib(79.2);
-  for (const double chance : {1e-6, 0.01, 0.05, 0.3, 0.49}) {
-    const Bytes most = most_reserved(capacity, chance);
-    EXPECT_LE(chance_of_overflow(most, capacity), chance);
-    EXPECT_GT(chance_of_overflow(Bytes(most.v + 1000), capacity), chance);
-  }
-  EXPECT_LT(most_reserved(capacity, 0.01), most_reserved(capacity, 0.05));
-  EXPECT_EQ(most_reserved(capacity, 0.5), capacity);
-  EXPECT_EQ(most_reserved(capacity, 1), capacity);
-  EXPECT_EQ(most_reserved(capacity, 0.9), capacity);  // what is predicted not to fit is no layout
-  EXPECT_EQ(most_reserved(capacity, 1e-300), Bytes(0));
-}
-
-// A runtime that lays its memory out to the byte may fill it further than one whose allocator was fitted.
-TEST(StageMemory, AnExactStackMayFillMoreOfTheMemory) {
-  const Bytes capacity = from_gib(79.2);
-  StackSpec fitted, exact;
-  exact.memory.exact_tensors = true;
-  const auto filled = [&](const StackSpec& stack) {
-    return static_cast<double>(most_reserved(capacity, 0.05, overflow_scale(stack)).v) /
-           static_cast<double>(capacity.v);
-  };
-  EXPECT_LT(filled(fitted), 0.92);
-  EXPECT_GT(filled(exact), 0.98);
-  EXPECT_LT(filled(exact), 1);
-}
-
 // Peaks of torch's allocator that MooreThreads/SimuMax published of Megatron-LM with Transformer Engine 2.11 on 8 B200 (docs/b200,
 // release 1.2): twelve layers of Llama-3-70B, sequences of 4096 tokens. They are counted, not fitted.
 TEST(StageMemory, HoldsWhatMegatronCoreWasSeenToHold) {

@@ -73,6 +73,22 @@ TEST(Plan, WhatCanNeverBeIsSaidAtOnceWithOneExitCode) {
     }
 }
 
+// A framework that takes more than a device has fits no model: nothing else is the reason, and nothing else is tried.
+TEST(Plan, AStackThatFillsTheDeviceByItselfIsTheReason) {
+  const auto outcome = call_in_full(
+      {"plan", "--model", "stories-260k", "--cluster", "laptop", "--seq-len", "256", "--global-batch", "32"});
+  EXPECT_EQ(outcome.code, ExitCode::no_feasible_plan);
+  for (const char* part :
+       {"megatron-core itself takes 5.0 GiB", "of the 2.0 that there are", "sextant's own runtime",
+        "next: sextant plan --model stories-260k --cluster laptop --stack sextant"})
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << part << " in " << outcome.err;
+  for (const char* part : {"smallest change", "fewest GPUs", "GPUs either"})
+    EXPECT_EQ(outcome.err.find(part), std::string::npos) << part << " in " << outcome.err;
+  const auto fits = call_in_full({"plan", "--model", "stories-260k", "--cluster", "laptop", "--seq-len",
+                                  "256", "--global-batch", "32", "--stack", "sextant"});
+  EXPECT_EQ(fits.code, ExitCode::ok) << fits.err;
+}
+
 TEST(Plan, NothingFeasibleSaysWhyAndWritesNothing) {
   const TempDir folder;
   const std::string path = (folder.path() / "plan.json").string();

@@ -16,9 +16,19 @@ namespace {
 using namespace plan_question;
 
 TEST(Plan, NamesATieThatIsBetterKnown) {
-  const std::vector<std::string> ask = {
-      "plan", "--model",        "llama-3-8b", "--cluster", "2x8xh100",        "--seq-len",
-      "4096", "--global-batch", "256",        "--limit",   "oo=0,po=off,ao=0"};
+  const std::vector<std::string> ask = {"plan",
+                                        "--model",
+                                        "llama-3-8b",
+                                        "--cluster",
+                                        "2x8xh100",
+                                        "--seq-len",
+                                        "4096",
+                                        "--global-batch",
+                                        "256",
+                                        "--limit",
+                                        "oo=0,po=off,ao=0",
+                                        "--set",
+                                        "device.memory_GiB=76"};
   auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), ask.begin(), ask.end());
     return call_in_full(more);
@@ -77,8 +87,9 @@ TEST(Plan, FindsWhatTiesAndHasRoom) {
 
 // What is faster is on the host, however much room it is left: the kind is told that has some.
 TEST(Plan, FindsWhatTiesWithMoreOnTheHost) {
-  std::vector<std::string> ask = {"plan",      "--model", "llama-3-8b",     "--cluster", "1x8xa100-40gb",
-                                  "--seq-len", "2048",    "--global-batch", "256"};
+  std::vector<std::string> ask = {
+      "plan", "--model",        "llama-3-8b", "--cluster", "1x8xa100-40gb",       "--seq-len",
+      "2048", "--global-batch", "256",        "--set",     "device.memory_GiB=38"};
   const std::string text = unwrapped(call_in_full(ask).out);
   EXPECT_NE(text.find("less than 1 in 20 to run out of memory); #1 may run out of memory. --fix oo="),
             std::string::npos)
@@ -97,8 +108,9 @@ TEST(Plan, FindsWhatTiesWithMoreOnTheHost) {
 
 // Who is about to start a run sees in the table which layouts may run out of memory, which surely fits, and what asks for such.
 TEST(Plan, TellsWhichLayoutsMayRunOutOfMemoryAndWhichIsSafe) {
-  const std::vector<std::string> ask = {"plan",          "--model",        "llama-3-8b", "--cluster",
-                                        "2x8xa100-80gb", "--global-batch", "256"};
+  const std::vector<std::string> ask = {"plan",      "--model",       "llama-3-8b",
+                                        "--cluster", "2x8xa100-80gb", "--global-batch",
+                                        "256",       "--set",         "device.memory_GiB=76"};
   const auto with = [&](std::vector<std::string> more, int columns = 80) {
     more.insert(more.begin(), ask.begin(), ask.end());
     return call_in_full(more, columns);
@@ -126,7 +138,7 @@ TEST(Plan, TellsWhichLayoutsMayRunOutOfMemoryAndWhichIsSafe) {
   EXPECT_LE(asked.at("ranked").at(0).at("step_time_s"), safe->at("step_time_s"));
   EXPECT_GE(asked.at("ranked").at(0).at("step_time_s").get<double>(),
             ranked.at(0).at("step_time_s").get<double>() * (1 - 1e-9));
-  EXPECT_TRUE(tells(asked.at("notes").dump(), "72.2 of 79.2 GiB alone"));
+  EXPECT_TRUE(tells(asked.at("notes").dump(), "69.3 of 76.0 GiB alone"));
   // Negative controls: nothing to be said of what surely fits.
   const auto sure = with({"--max-oom-chance", "0.05"}).out;
   EXPECT_EQ(sure.find("OOM %"), std::string::npos) << sure;
@@ -152,8 +164,8 @@ TEST(Plan, SaysNothingOfSurerTiesWhereTheBestIsSure) {
 
 // The best of a nearly full device says how likely it runs out; one with room says nothing of it.
 TEST(Plan, AChanceOfRunningOutIsPrinted) {
-  const std::vector<std::string> full = {"--model",  "llama-3-8b",     "--cluster",
-                                         "2x8xh100", "--global-batch", "256"};
+  const std::vector<std::string> full = {"--model",        "llama-3-8b", "--cluster", "2x8xh100",
+                                         "--global-batch", "256",        "--set",     "device.memory_GiB=76"};
   const auto said = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), full.begin(), full.end());
     return call_in_full(arguments).out.find("chance of running out of memory: ") != std::string::npos;

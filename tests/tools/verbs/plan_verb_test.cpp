@@ -128,7 +128,7 @@ TEST(Plan, TheFileItWritesIsWhatSimulateReads) {
   EXPECT_NEAR(sum, step, 1e-9 * step);
   double peak = 0;
   for (const auto& stage : simulated.at("stages"))
-    peak = std::max(peak, stage.at("memory_GiB").at("reserved").get<double>());
+    peak = std::max(peak, stage.at("memory_GiB").at("needed").get<double>());
   EXPECT_NEAR(peak, best.at("peak_memory_GiB").get<double>(), 1e-9);
   // Another network is another prediction.
   const auto slow = nlohmann::json::parse(

@@ -50,7 +50,7 @@ TEST(Recommended, LeavesRoomOnTheHostWhereThatCostsLittle) {
     const char* says;
   };
   for (const Case& c : {Case{"800", 0.2, "less, but 721.3 GiB of each host's memory"},
-                        Case{"640", 0.0, "of 640 GiB: nearly full"}}) {
+                        Case{"560", 0.0, "of 560 GiB: nearly full"}}) {
     const Words host = {"--set", std::string("node.host_memory_GiB=") + c.host_GiB};
     const OrdinaryQuestion q = {"llama-33b", "1x8xa100-40gb", "2048", "128"};
     const auto text = call(asked(q, "deepspeed-zero", host), kUnlimitedColumns);
@@ -85,7 +85,8 @@ TEST(Recommended, IsTheSameHoweverItIsAsked) {
 TEST(Recommended, SizesAreOfLayoutsThatFit) {
   const OrdinaryQuestion q = {"llama-33b", "8x8xa100-80gb", "2048", "1024"};
   const auto answer = [&](const Words& more) {
-    return nlohmann::json::parse(call(asked(q, "megatron-core", Words{"--json"} + more)).out);
+    return nlohmann::json::parse(
+        call(asked(q, "megatron-core", Words{"--json", "--set", "device.memory_GiB=76"} + more)).out);
   };
   const Words sizes = {"--scale", "32,64"};
   const auto safe = answer(sizes), daring = answer(sizes + Words{"--daring"});
@@ -113,6 +114,14 @@ TEST(Recommended, IsOneScreen) {
            {"run: ", "OOM risk", "why: ", "evidence: ", "found: ", "next: sextant explain"})
         EXPECT_NE(answer.out.find(part), std::string::npos) << part << "\n" << answer.out;
     }
+}
+
+// The next command asks the same presets.
+TEST(Recommended, NextKeepsTheFolderOfPresets) {
+  const std::string folder = std::string(SEXTANT_SOURCE_DIR) + "/tools/presets";
+  const auto answer = call(asked(kSmall, "megatron-core", {"--presets", folder}), 2000);
+  EXPECT_NE(answer.out.find(" --presets " + folder + " --plan "), std::string::npos) << answer.out;
+  EXPECT_EQ(call(asked(kSmall, "megatron-core", {}), 2000).out.find("--presets"), std::string::npos);
 }
 
 TEST(Recommended, IsWhatTheFileHolds) {

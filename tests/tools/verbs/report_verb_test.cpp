@@ -59,7 +59,7 @@ TEST_F(ReportVerb, ThePlansMemoryAndTimeAreThoseOfSimulate) {
   for (std::size_t stage = 0; stage < 2; ++stage) {
     double sum = 0;
     for (const json& series : stacks.at("series")) sum += series.at("values").at(stage).get<double>();
-    EXPECT_NEAR(sum, simulated.at("stages").at(stage).at("memory_GiB").at("reserved").get<double>(), 1e-9);
+    EXPECT_NEAR(sum, simulated.at("stages").at(stage).at("memory_GiB").at("needed").get<double>(), 1e-9);
   }
   EXPECT_NEAR(stacks.at("limit").at("value").get<double>(),
               simulated.at("prediction").at("available_memory_GiB"), 1e-9);
@@ -179,10 +179,9 @@ TEST_F(ReportVerb, ABrokenAnswerIsNamedByItsKey) {
   bad_file({"report", "broken.json", "-o", "new.html"},
            {"broken.json", "prediction.step_time_s", "missing", "a number"});
   j = whole;
-  j["stages"][1]["memory_GiB"]["reserved"] = "much";
+  j["stages"][1]["memory_GiB"]["needed"] = "much";
   write("broken.json", j);
-  bad_file({"report", "broken.json", "-o", "new.html"},
-           {"stages[1].memory_GiB.reserved", "much", "a number"});
+  bad_file({"report", "broken.json", "-o", "new.html"}, {"stages[1].memory_GiB.needed", "much", "a number"});
   // An answer to another option is told by its content.
   bad_file(with_model("simulate.json"),
            {"an answer of 'sextant simulate --json'", "sextant report takes it"});
