@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import socket
@@ -190,7 +191,8 @@ def the_first(trial):
     job.wait_for_step(50)
     job.kill(0)
     trial.check(job, 150, {0})
-    require("decision 1 behind step" in job.text(1), f"rank 1 says nothing: {job.all_text()}")
+    # Rank 0 may have taken decisions of its own before: on a busy machine a layout is changed.
+    require(re.search(r"decision \d+ behind step", job.text(1)), f"rank 1 says nothing: {job.all_text()}")
     require((job.run / "checkpoints" / "step-00000150").exists(), "the last checkpoint")
 
 

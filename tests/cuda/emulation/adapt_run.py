@@ -37,10 +37,14 @@ with tempfile.TemporaryDirectory() as folder:
     call("simulate", "--plan", "tp2.pp2.mbs2", "--model", "stories-260k", "--cluster", "laptop", "--stack", "sextant", "--seq-len",
          "64", "--global-batch", "8", "-o", "plan.json")
     plain, other = run(), run("--seed", "7")
-    adapted = run("--adapt", "--adapt-budget", "100", "-o", "run", "--no-save")
-    with open(os.path.join(folder, "run", "adaptation.jsonl")) as file:
-        start = json.loads(file.readline())
-    tried = {layout["plan"] for layout in start["alternatives"]}
+    for attempt in range(3):  # on a busy machine the first layout's steps may take all of the budget
+        out = f"run{attempt}"
+        adapted = run("--adapt", "--adapt-budget", "100", "-o", out, "--no-save")
+        with open(os.path.join(folder, out, "adaptation.jsonl")) as file:
+            start = json.loads(file.readline())
+        tried = {layout["plan"] for layout in start["alternatives"]}
+        if len(tried) > 1:
+            break
     failures = []
     if start["kind"] != "start" or not {plan for plan in tried if not plan.startswith("tp2.pp2")}:
         failures.append(f"no other kind of layout was tried: {start}")
