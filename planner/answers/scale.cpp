@@ -183,6 +183,8 @@ FewestGpus fewest_gpus(const Job& job, std::optional<Seconds> deadline, int most
         break;
       }
   }
+  // Of millions of GPUs the cluster alone takes seconds to be made.
+  if (options.cancel && options.cancel->load()) return out;
   ScalePoint point = at_size(job, found.value_or(most), limits, budget.next(found ? options.top : 1));
   if (point.report.ranked.empty()) return out;
   // Where time ran out before, that alone says whether all of them do.
