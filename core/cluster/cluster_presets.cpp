@@ -20,18 +20,22 @@ json read_plain_object(const fs::path& path) {
   return j;
 }
 
-std::optional<json> find_content(const fs::path& presets, std::string_view kind, const std::string& name) {
-  const auto path = find_preset(presets, kind, name);
-  if (!path) return std::nullopt;
-  json j = read_plain_object(*path);
+namespace {
+json content_of(const fs::path& path) {
+  json j = read_plain_object(path);
   for (const char* about : {"title", "about", "aliases"}) j.erase(about);
   return j;
+}
+}  // namespace
+
+std::optional<json> find_content(const fs::path& presets, std::string_view kind, const std::string& name) {
+  const auto path = find_preset(presets, kind, name);
+  return path ? std::optional(content_of(*path)) : std::nullopt;
 }
 
 ClusterPreset get_preset(const fs::path& presets, std::string_view kind, const std::string& name,
                          const std::string& key) {
-  if (auto found = find_content(presets, kind, name))
-    return {std::move(*found), find_preset(presets, kind, name)->string()};
+  if (const auto path = find_preset(presets, kind, name)) return {content_of(*path), path->string()};
   const std::string near = nearest_preset(presets, {kind}, name);
   throw ConfigError(Problem{
       "", key, fmt::format("\"{}\"", name), fmt::format("a {} preset", kind.substr(0, kind.size() - 1)),

@@ -137,9 +137,7 @@ class LeanSearch {
 
   // `bytes` in buffers; a thousandth below, for roundings.
   void add(LeanNode child, Decided decided, double bytes, Outcome& out) const {
-    const double needed = 0.999 * bytes * needed_per_byte(job_.stack.memory) +
-                          static_cast<double>(outside_of(job_.stack.memory, space_.world).v);
-    child.floor = std::max(child.floor, needed), child.decided = decided;
+    child.floor = std::max(child.floor, tree_.needed(bytes)), child.decided = decided;
     if (useful(child.floor)) out.children.push_back(child);
   }
 

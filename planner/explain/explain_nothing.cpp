@@ -223,12 +223,14 @@ NothingFits why_nothing_fits(const Job& job, const SearchSpace& space, int most_
   const SearchBudget budget(options);
   NothingFits n;
   n.available = options.memory_limit.value_or(job.cluster.device.memory);
-  if (const Bytes outside = outside_of(job.stack.memory, space.world); outside >= n.available) {
+  // Of the device itself: a limit of the user's is no reason why no model fits.
+  const Bytes device = job.cluster.device.memory;
+  if (const Bytes outside = outside_of(job.stack.memory, space.world); outside >= device) {
     n.beside_stack = true;
     n.cause = fmt::format(
         "{} itself takes {:.1f} GiB of each device (context, NCCL, libraries), of the {:.1f} that there are: "
         "no model fits, however many devices there are",
-        job.stack.name, gib(outside), gib(n.available));
+        job.stack.name, gib(outside), gib(device));
     n.lines.push_back(n.cause);
     return n;
   }

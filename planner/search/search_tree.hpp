@@ -109,6 +109,8 @@ class SearchTree {
       ParallelPlan) const;  // with as much offload as stack, space and host memory allow
   double lowest_memory_state(ParallelPlan) const;  // and the lowest-memory ZeRO stage
   bool host_holds_state(const ParallelPlan&) const;
+  // What must fit of a stage that holds at least so many bytes in buffers, bytes.
+  double needed(double floor_bytes) const;
   // Whether ZeRO 0 and 1 are the same where one replica shards nothing: some frameworks make other copies.
   bool shards_one_alike(ParallelPlan) const;
   // What the first stage holds when its first backward begins.
@@ -235,7 +237,6 @@ class SearchTree {
   bool within_memory(double floor_bytes) const {
     return needed(floor_bytes) <= static_cast<double>(memory_limit_.v);
   }
-  double needed(double floor_bytes) const;
   bool estimate_fits(const ParallelPlan&, std::uint64_t members, Expansion&) const;
   bool still_fits(const Node&, const ParallelPlan&, const std::vector<LayerRange>& chunks, Expansion&) const;
 

@@ -80,13 +80,9 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
     line(fmt::format("{} layouts: {}", count_text(report.space), outcomes_text(report.outcomes)));
   // The next question that has an answer.
   std::string next;
+  QuestionOptions again = asked;
   const auto ask = [&](const std::string& more) {
-    next = fmt::format("sextant plan{}{}", question_arguments(session, asked), more);
-  };
-  const auto asked_of = [&](const std::string& stack) {
-    QuestionOptions other = asked;
-    other.stack = stack;
-    next = fmt::format("sextant plan{}{}", question_arguments(session, other), limit_arguments(q));
+    next = fmt::format("sextant plan{}{}", question_arguments(session, again), more);
   };
   if (const auto reason = never_possible(job, space)) {
     line(*reason);
@@ -123,7 +119,8 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
       for (const auto& text : n->lines) line(text);
       if (n->beside_stack && q.cluster.device.generation == "cpu" && q.stack.name != "sextant") {
         line("CPU ranks run sextant's own runtime");
-        asked_of("sextant");
+        again.stack = "sextant";
+        ask(limit_arguments(q));
       }
       if (next.empty() && n->fewest.found)
         ask(fmt::format("{} --scale {}", limit_arguments(q), n->fewest.found->gpus));

@@ -136,11 +136,11 @@ std::string explain_parse_error(const CLI::ParseError& error, const CLI::App& ap
     const std::string extra = extras.empty() ? "" : extras.front();
     const std::string flag = extra.substr(0, extra.find('='));
     if (!flag.starts_with("-")) {
-      const bool plan = app.get_option_no_throw("--plan") != nullptr;
-      const char* hint =
-          !app.get_option_no_throw("--model") ? (plan ? "\n  a plan key or plan file follows --plan" : "")
-          : plan ? "\n  a model follows --model, a cluster --cluster, a plan key or plan file --plan"
-                 : "\n  a model follows --model, a cluster --cluster";
+      std::string hint;
+      if (app.get_option_no_throw("--model")) hint = "\n  a model follows --model, a cluster --cluster";
+      if (app.get_option_no_throw("--plan"))
+        hint +=
+            hint.empty() ? "\n  a plan key or plan file follows --plan" : ", a plan key or plan file --plan";
       return fmt::format("unexpected argument '{}'{}", extra, hint);
     }
     std::string hint = said_otherwise(flag, app);

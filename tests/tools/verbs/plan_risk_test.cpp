@@ -151,6 +151,10 @@ TEST(Plan, SaysWhatFitsWithoutTheLimitOfTheChance) {
   EXPECT_EQ(none.code, ExitCode::no_feasible_plan);
   const auto text = unwrapped(none.err);
   EXPECT_NE(text.find("without --max-oom-chance: tp2."), std::string::npos) << none.err;
+  // A limit that leaves less than the framework itself takes is the user's: nothing is said of all devices.
+  const auto least = call_in_full(small_question("plan", {"--max-oom-chance", "1e-15"}));
+  EXPECT_EQ(least.code, ExitCode::no_feasible_plan);
+  EXPECT_EQ(least.err.find("however many devices"), std::string::npos) << least.err;
   EXPECT_EQ(none.err.substr(none.err.rfind("next: ")).find("--max-oom-chance"), std::string::npos)
       << none.err;
   EXPECT_EQ(call_in_full(small_question("plan", {"--max-oom-chance", "1.5"})).code, ExitCode::usage);
