@@ -24,7 +24,7 @@ void read_device(std::string_view line, PrintedMachine& printed) {
       name = name.substr(0, name.find(end));
     name = without_blanks(name);
     // "NVIDIA Release 24.07" and "NVIDIA H100 is recommended" name no device, or not this one's.
-    if (name.size() > 40 || !names_product(name.substr(maker.size()))) return;
+    if (name.size() > 40 || !name.starts_with(maker) || !names_product(name.substr(maker.size()))) return;
     if (std::ranges::find(printed.devices, name) == printed.devices.end()) printed.devices.emplace_back(name);
     return;
   }

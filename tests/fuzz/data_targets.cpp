@@ -1,25 +1,10 @@
-#include "tests/fuzz/targets.hpp"
-
+// Data sets, tokenizers, weights and checkpoints.
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <numeric>
+#include <optional>
 
-#include <nlohmann/json.hpp>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include "core/base/csv.hpp"
-#include "core/base/json_io.hpp"
 #include "core/base/safetensors.hpp"
-#include "core/cluster/cluster_spec.hpp"
-#include "core/cluster/topology.hpp"
-#include "core/graph/work.hpp"
-#include "core/model/model_files.hpp"
-#include "core/plan/parallel_plan.hpp"
-#include "core/plan/plan_file.hpp"
-#include "core/plan/stack_spec.hpp"
-#include "core/runs/run_row.hpp"
 #include "runtime/checkpoint/manifest.hpp"
 #include "runtime/data/block_encoder.hpp"
 #include "runtime/data/bpe_tokenizer.hpp"
@@ -27,111 +12,11 @@
 #include "runtime/data/sentencepiece_tokenizer.hpp"
 #include "runtime/data/utf8.hpp"
 #include "runtime/weights/weight_index.hpp"
+#include "tests/fuzz/checks.hpp"
+#include "tests/fuzz/targets.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace sextant::fuzz {
-namespace {
-
-using nlohmann::json;
-
-// True when `read` accepts; bad input is refused with ConfigError and nothing else.
-template <class Read>
-bool accepts(Read read) {
-  try {
-    read();
-    return true;
-  } catch (const ConfigError& e) {
-    SEXTANT_CHECK(!e.problems().empty() && e.what()[0] != '\0', "an error without words");
-    return false;
-  }
-}
-
-// Written and read again, a value is the same.
-template <class T>
-void check_round_trip(const T& value) {
-  SEXTANT_CHECK(parse_json(json(value).dump(), "again").get<T>() == value, "JSON round trip");
-}
-
-}  // namespace
-
-void plan_key(std::string_view text) {
-  ParallelPlan plan;
-  if (!accepts([&] { plan = parse_plan_key(text); })) return;
-  const std::string key = sextant::plan_key(plan);
-  SEXTANT_CHECK(parse_plan_key(key) == plan, "plan key round trip");
-  SEXTANT_CHECK(plan.world() >= 1, "a world of no ranks");
-  check_round_trip(plan);
-}
-
-void work_key(std::string_view text) {
-  Work work;
-  if (!accepts([&] { work = parse_work_key(text); })) return;
-  const std::string key = sextant::work_key(work);
-  SEXTANT_CHECK(parse_work_key(key) == work, "work key round trip");
-  SEXTANT_CHECK(sextant::work_key(parse_work_key(key)) == key, "a work with two keys");
-}
-
-void model_json(std::string_view text) {
-  ModelSpec model;
-  if (!accepts([&] { model = model_from_json(parse_json(text, "fuzz"), "fuzz"); })) return;
-  SEXTANT_CHECK(validate(model).empty(), "an unlawful model was accepted");
-  SEXTANT_CHECK(parameter_counts(model).total > 0 && matmul_parameters(model) > 0, "counts overflow");
-  check_round_trip(model);
-}
-
-void plan_json(std::string_view text) {
-  json j;
-  if (!accepts([&] { j = parse_json(text, "fuzz"); })) return;
-  ParallelPlan plan;
-  TrainingSpec training;
-  if (accepts([&] { training = j.get<TrainingSpec>(); })) check_round_trip(training);
-  if (!accepts([&] { plan = j.get<ParallelPlan>(); })) return;
-  check_round_trip(plan);
-  const std::string key = sextant::plan_key(plan);
-  ModelSpec model;
-  model.n_layers = 40, model.hidden = 5120, model.n_heads = model.n_kv_heads = 40, model.head_dim = 128;
-  model.ffn_hidden = 13824, model.vocab_size = 32000;
-  if (!validate(plan, model, training).empty()) return;
-  SEXTANT_CHECK(parse_plan_key(key) == plan, "a lawful plan has a key");
-  const RankGrid grid(plan);
-  SEXTANT_CHECK(grid.rank(grid.coord(plan.world() - 1)) == plan.world() - 1, "rank grid");
-  int layers = 0;
-  for (const auto& range : layer_ranges(plan, model.n_layers)) layers += range.count;
-  SEXTANT_CHECK(layers == model.n_layers, "layers lost");
-}
-
-void cluster_json(std::string_view text) {
-  ClusterSpec cluster;
-  if (!accepts([&] { cluster = parse_json(text, "fuzz").get<ClusterSpec>(); })) return;
-  SEXTANT_CHECK(validate(cluster).empty(), "an unlawful cluster was accepted");
-  SEXTANT_CHECK(cluster.gpus() >= 1 && cluster.gpus() <= cluster.nodes * cluster.node.gpus, "GPUs");
-  check_round_trip(cluster);
-  if (cluster.nodes > 16 || cluster.node.gpus > 16) return;
-  const Topology topology(cluster);  // every lawful cluster is a graph
-  SEXTANT_CHECK(topology.ranks() == cluster.gpus(), "ranks of the graph");
-}
-
-void stack_json(std::string_view text) {
-  StackSpec stack;
-  if (accepts([&] { stack = parse_json(text, "fuzz").get<StackSpec>(); })) check_round_trip(stack);
-}
-
-void plan_file(std::string_view text) {
-  PlanFile file;
-  if (!accepts([&] { file = parse_json(text, "fuzz").get<PlanFile>(); })) return;
-  SEXTANT_CHECK(validate(file).empty(), "an unlawful plan file was accepted");
-  check_round_trip(file);
-}
-
-void runs_csv(std::string_view text) {
-  std::vector<RunRow> rows;
-  if (!accepts([&] { rows = runs_of(parse_csv(text, "fuzz")); })) return;
-  for (const RunRow& r : rows) {
-    SEXTANT_CHECK(r.plan.world() == r.nodes * r.gpus_per_node, "ranks");
-    SEXTANT_CHECK(r.training.global_batch % (r.plan.micro_batch * r.plan.dp) == 0, "batch");
-    SEXTANT_CHECK(parameter_counts(r.model).total > 0, "counts overflow");
-  }
-}
 
 void manifest(std::string_view text) {
   (void)accepts([&] { (void)parse_manifest(text, "fuzz"); });
@@ -151,20 +36,6 @@ void weight_index(std::string_view text) {
     SEXTANT_CHECK(shard.ends_with(".safetensors"), "a shard of another kind");
   }
   SEXTANT_CHECK(parse_weight_index(to_text(index), "again") == index, "index round trip");
-}
-
-void set_path(std::string_view text) {
-  static const json whole = parse_json(R"({"name": "c", "nodes": 2, "device": {"peak_TFLOPS": {"bf16": 312}},
-      "defects": [{"node": 1}, {"node": 0, "gpu": 3}], "rails": true, "spare": null})",
-                                       "fuzz");
-  const std::size_t equals = std::min(text.find('='), text.size());
-  json changed = whole;
-  if (!accepts([&] {
-        set_json_path(changed, text.substr(0, equals), text.substr(std::min(equals + 1, text.size())));
-      }))
-    return;
-  SEXTANT_CHECK(changed.is_object() && changed.size() >= whole.size(), "a field was lost");
-  SEXTANT_CHECK(changed.size() <= whole.size() + 1, "more than one field was added");
 }
 
 // A tokenizer that was accepted encodes anything, and gives it back.
@@ -197,26 +68,6 @@ void data_index(std::string_view text) {
   SEXTANT_CHECK(validate(index).empty(), "an unlawful index was accepted");
   check_round_trip(index);
 }
-
-namespace {
-
-// A file in memory, for parsers that read files.
-class MemoryFile {
- public:
-  explicit MemoryFile(std::string_view bytes) : fd_(::memfd_create("fuzz", MFD_CLOEXEC)) {
-    SEXTANT_CHECK(fd_ >= 0 && ::write(fd_, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()),
-                  "a file in memory");
-  }
-  ~MemoryFile() { ::close(fd_); }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-  std::filesystem::path path() const { return "/proc/self/fd/" + std::to_string(fd_); }
-
- private:
-  int fd_;
-};
-
-}  // namespace
 
 void safetensors(std::string_view bytes) {
   const MemoryFile file(bytes);
