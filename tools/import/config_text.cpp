@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kMostNodes = 100'000;  // what aliases of YAML repeat counts again
 constexpr int kDeepestNode = 100;
+constexpr std::size_t kLongestYaml = 1 << 20;  // reading one takes seconds
 
 nlohmann::json of_toml(const toml::node& node, int depth) {
   if (depth > kDeepestNode) return nullptr;
@@ -86,6 +87,10 @@ std::optional<nlohmann::json> toml_settings(const std::string& text, std::string
 }
 
 std::optional<nlohmann::json> yaml_settings(const std::string& text, std::string* why) {
+  if (text.size() > kLongestYaml) {
+    if (why) *why = "more than 1 MiB of YAML";
+    return std::nullopt;
+  }
   try {
     const YAML::Node node = YAML::Load(text);
     if (!node.IsMap()) return std::nullopt;

@@ -186,7 +186,10 @@ ImportedRun import_command(const CommandFlags& command, const ShellScript& scrip
                command.count() > 0 ? fmt::format("{} with options of no framework that is known here",
                                                  command.program.empty() ? "a command" : command.program)
                                    : "no training run",
-               "");
+               fmt::format("{}", fmt::join(script.notes.begin(),
+                                           script.notes.begin() +
+                                               std::min<std::ptrdiff_t>(3, std::ssize(script.notes)),
+                                           "; ")));
 }
 
 ImportedRun import_script(const std::string& text, const fs::path& path, const ImportSource& source,

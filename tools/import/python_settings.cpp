@@ -148,30 +148,30 @@ class PythonModule {
     return std::nullopt;
   }
 
-  // Lines from "def name" to the next line that begins at the left.
-  std::string_view function(const std::string& name) const {
-    const std::string head = "def " + name + "(";
-    std::size_t at = text_.starts_with(head) ? 0 : text_.find("\n" + head);
-    if (at == std::string::npos) return {};
-    at += text_[at] == '\n' ? 1 : 0;
-    std::size_t end = text_.find('\n', at);
-    while (end != std::string::npos && end + 1 < text_.size()) {
-      const char c = text_[end + 1];
-      if (c != ' ' && c != '\n' && c != '\t' && c != ')') break;
-      end = text_.find('\n', end + 1);
+  // Lines from "def name(" to the next line that begins at the left.
+  struct Function {
+    std::string name;
+    std::string_view body;
+  };
+  std::vector<Function> functions() const {
+    std::vector<Function> all;
+    for (std::size_t at = 0; at < text_.size();) {
+      const std::size_t line = at,
+                        open = text_.compare(at, 4, "def ") == 0 ? text_.find('(', at) : text_.npos;
+      do at = std::min(text_.find('\n', at), text_.size() - 1) + 1;
+      while (at < text_.size() && std::string_view(" \n\t)").find(text_[at]) != std::string_view::npos);
+      if (open < at)
+        all.push_back(
+            {text_.substr(line + 4, open - line - 4), std::string_view(text_).substr(line, at - line)});
     }
-    return std::string_view(text_).substr(at, std::min(end, text_.size()) - at);
+    return all;
   }
 
-  std::vector<std::string> functions() const {
-    std::vector<std::string> names;
-    for (std::size_t at = 0; at < text_.size(); at = text_.find('\n', at)) {
-      if (text_[at] == '\n' && ++at >= text_.size()) break;
-      if (text_.compare(at, 4, "def ") != 0) continue;
-      const std::size_t open = text_.find('(', at);
-      if (open != std::string::npos) names.push_back(text_.substr(at + 4, open - at - 4));
-    }
-    return names;
+  // Empty where there is none of this name.
+  std::string_view function(const std::string& name) const {
+    for (const Function& one : functions())
+      if (one.name == name) return one.body;
+    return {};
   }
 
   Json constants() const {
@@ -185,7 +185,7 @@ class PythonModule {
   void read_constants() {
     for (std::size_t at = 0; at < text_.size();) {
       const std::size_t line_end = std::min(text_.find('\n', at), text_.size());
-      const std::size_t equals = text_.find(" = ", at);
+      const std::size_t equals = std::string_view(text_).substr(0, line_end).find(" = ", at);
       const std::string names = equals < line_end ? text_.substr(at, equals - at) : "";
       const bool assigns =
           !names.empty() && !std::isspace(static_cast<unsigned char>(names[0])) &&
@@ -221,8 +221,8 @@ bool makes_config(std::string_view body) {
 std::vector<std::string> config_functions(const std::string& text) {
   const PythonModule module(text);
   std::vector<std::string> names;
-  for (const std::string& name : module.functions())
-    if (makes_config(module.function(name))) names.push_back(name);
+  for (const auto& [name, body] : module.functions())
+    if (makes_config(body)) names.push_back(name);
   return names;
 }
 

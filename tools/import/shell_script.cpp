@@ -45,6 +45,8 @@ class ScriptReader {
     run_text(text);
     for (const auto& [name, values] : variables_.arrays()) script_.variables[name] = values;
     for (const std::string& name : variables_.from_environment()) script_.from_environment.push_back(name);
+    if (variables_.spent())
+      script_.notes.emplace_back("it does more than is followed here: what comes behind is not read");
     return std::move(script_);
   }
 
@@ -64,7 +66,7 @@ class ScriptReader {
   }
 
   void run_text(const std::string& text) {
-    if (++depth_ <= kDeepestScript) {
+    if (++depth_ <= kDeepestScript && variables_.spend(text.size())) {
       const Tokens tokens = shell_tokens(text);
       std::size_t at = 0;
       while (at < tokens.size() && !stopped_) {
@@ -135,6 +137,7 @@ class ScriptReader {
       --nesting_;
       return ShellTruth::unknown;
     }
+    if (active && !variables_.spend(sizeof(ShellCommand))) stopped_ = true, active = false;
     const ShellTruth result = run_one(t, at, active);
     --nesting_;
     return result;
@@ -266,13 +269,17 @@ class ScriptReader {
       bool matches = false;
       for (; at < t.size() && !is_op(t, at, ")"); ++at)
         if (t[at].kind == ShellToken::word && active && !done)
-          matches = matches || fnmatch(variables_.text(t[at].text).c_str(), value.c_str(), 0) == 0;
+          matches = matches || fits(variables_.text(t[at].text), value);
       if (at < t.size()) ++at;
       run_list(t, at, active && matches && !done, {";;", "esac"});
       done = done || matches;
     }
     if (at < t.size()) ++at;
     return ShellTruth::yes;
+  }
+
+  bool fits(const std::string& pattern, const std::string& value) {
+    return variables_.spend(pattern.size() * value.size()) && fnmatch(pattern.c_str(), value.c_str(), 0) == 0;
   }
 
   ShellTruth define_function(const Tokens& t, std::size_t& at, bool active) {
@@ -324,7 +331,13 @@ class ScriptReader {
         words.push_back(active ? variables_.text(t[at].text) : "");
     }
     if (at < t.size()) ++at;
-    return active ? shell_test(words) : ShellTruth::unknown;
+    return active ? tested(words) : ShellTruth::unknown;
+  }
+
+  ShellTruth tested(const std::vector<std::string>& words) {
+    std::size_t characters = 0;
+    for (const std::string& word : words) characters += word.size();
+    return variables_.spend(characters * characters) ? shell_test(words) : ShellTruth::unknown;
   }
 
   ShellTruth run_simple(const Tokens& t, std::size_t& at, bool active) {
@@ -382,9 +395,9 @@ class ScriptReader {
     }
     if (name == "source" || name == ".") return source(words, line);
     if (name == "[" || name == "test") {
-      std::vector<std::string> tested(words.begin() + 1, words.end());
-      if (name == "[" && !tested.empty() && tested.back() == "]") tested.pop_back();
-      return shell_test(tested);
+      std::vector<std::string> inside(words.begin() + 1, words.end());
+      if (name == "[" && !inside.empty() && inside.back() == "]") inside.pop_back();
+      return tested(inside);
     }
     if (name == "set" && words.size() > 1 && words[1] == "--")
       variables_.set_positional({words.begin() + 2, words.end()});
@@ -412,7 +425,7 @@ class ScriptReader {
 
   ShellTruth call(const Tokens body,
                   const std::vector<std::string>& words) {  // a copy: it may define itself anew
-    if (++depth_ <= kDeepestScript) {
+    if (++depth_ <= kDeepestScript && variables_.spend(body.size() * sizeof(ShellToken))) {
       const std::vector<std::string> outer = variables_.positional();
       variables_.set_positional({words.begin() + 1, words.end()});
       std::size_t at = 0;

@@ -44,12 +44,15 @@ std::string without_match(const std::string& value, const std::string& pattern, 
   return value;
 }
 
-std::string replaced(std::string value, const std::string& what, const std::string& with, bool all) {
-  for (std::size_t at = 0; !what.empty() && (at = value.find(what, at)) != value.npos; at += with.size()) {
-    value.replace(at, what.size(), with);
-    if (!all || value.size() > kLongestValue) break;
+std::string replaced(const std::string& value, const std::string& what, const std::string& with, bool all) {
+  std::string out;
+  std::size_t from = 0;
+  for (std::size_t at = 0; !what.empty() && (at = value.find(what, from)) != value.npos;) {
+    out.append(value, from, at - from).append(with);
+    from = at + what.size();
+    if (!all || out.size() > kLongestValue) break;
   }
-  return value;
+  return out.append(value, from);
 }
 
 }  // namespace
@@ -76,17 +79,18 @@ std::string shown_unknown(std::string_view word) {
 
 // The fields of a word while it is expanded.
 struct ShellVariables::Pieces {
-  std::vector<std::string> fields;
-  std::string field;
+  ShellVariables& of;
+  std::vector<std::string> fields = {};
+  std::string field = {};
   bool begun = false;  // an empty field in quotes is a field
 
   void add(std::string_view text) {
-    if (text.empty() || field.size() + text.size() > kLongestValue) return;
+    if (text.empty() || field.size() + text.size() > kLongestValue || !of.spend(text.size())) return;
     field += text;
     begun = true;
   }
   void end() {
-    if (begun) fields.push_back(std::move(field));
+    if (begun && of.spend(sizeof(std::string))) fields.push_back(std::move(field));
     field.clear();
     begun = false;
   }
@@ -109,6 +113,11 @@ ShellVariables::ShellVariables(ShellEnvironment environment, std::filesystem::pa
   values_["BASH_SOURCE"] = {script_.string()};
   std::string folder = script_.parent_path().string();
   values_["PWD"] = {folder.empty() ? "." : folder};
+}
+
+bool ShellVariables::spend(std::size_t bytes) {
+  bytes_left_ -= std::min(bytes, bytes_left_);
+  return bytes_left_ > 0;
 }
 
 void ShellVariables::set(const std::string& name, std::string value) { values_[name] = {std::move(value)}; }
@@ -135,7 +144,7 @@ const std::vector<std::string>* ShellVariables::find(const std::string& name) {
 }
 
 std::vector<std::string> ShellVariables::fields(std::string_view written) {
-  Pieces pieces;
+  Pieces pieces{*this};
   expand(written, pieces);
   pieces.end();
   return std::move(pieces.fields);
@@ -148,7 +157,7 @@ std::string ShellVariables::text(std::string_view written) {
     const char c = written[at];
     if (c == '$' && !written.substr(at).starts_with("$'")) {
       const std::size_t end = end_of_dollar(written, at);
-      Pieces piece;
+      Pieces piece{*this};
       expand_dollar(written.substr(at, end - at), true, piece);
       piece.end();
       for (std::size_t i = 0; i < piece.fields.size(); ++i) all += (i > 0 ? " " : "") + piece.fields[i];
@@ -159,7 +168,7 @@ std::string ShellVariables::text(std::string_view written) {
     const std::size_t end = quoted      ? (c == '$' ? end_of_dollar(written, at) : end_of_quoted(written, at))
                             : c == '\\' ? std::min(at + 2, written.size())
                                         : at + 1;
-    Pieces piece;
+    Pieces piece{*this};
     expand(written.substr(at, end - at), piece);
     piece.end();
     if (quoted || c == '\\')
@@ -291,6 +300,9 @@ void ShellVariables::expand_braces(std::string_view inside, bool quoted, Pieces&
   }
   std::vector<std::string> values;
   bool known = true;
+  if (const auto at = values_.find(name);
+      at != values_.end() && !spend(at->second.size() * sizeof(std::string)))
+    return;
   if (special && (name == "@" || name == "*")) {
     values = positional_, subscript = "@";
   } else if (special && name == "#") {
@@ -338,6 +350,7 @@ void ShellVariables::expand_braces(std::string_view inside, bool quoted, Pieces&
   if (tail.starts_with('+')) return absent ? void() : put(text(tail.substr(1)));
   if (tail.starts_with('?')) return put(absent ? unknown("$" + name) : value);
   if (!known) return put(unknown(rest.empty() ? "$" + name : written));
+  if ((rest.starts_with('#') || rest.starts_with('%')) && !spend(value.size() * value.size())) return;
   if (rest.starts_with("##") || rest.starts_with("%%"))
     return put(without_match(value, text(rest.substr(2)), rest[0] == '#', true));
   if (rest.starts_with('#') || rest.starts_with('%'))

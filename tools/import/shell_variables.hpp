@@ -2,6 +2,7 @@
 // run: what one prints is not known, nor the value of a variable that the script does not set; such a place is marked in the word.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -25,6 +26,11 @@ using ShellEnvironment = std::function<std::optional<std::string>(const std::str
 class ShellVariables {
  public:
   ShellVariables(ShellEnvironment environment, std::filesystem::path script);
+
+  // Of what following the script may take in all, in bytes that are looked at or kept: a few lines can double a value again and
+  // again, or call each other without an end. False where nothing is left; what is expanded from then on is empty.
+  bool spend(std::size_t bytes);
+  bool spent() const { return bytes_left_ == 0; }
 
   void set(const std::string& name, std::string value);
   void set_array(const std::string& name, std::vector<std::string> values);
@@ -57,6 +63,7 @@ class ShellVariables {
   std::vector<std::string> positional_;
   std::filesystem::path script_;
   int depth_ = 0;
+  std::size_t bytes_left_ = 32 << 20;
 };
 
 }  // namespace sextant

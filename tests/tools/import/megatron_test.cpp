@@ -110,7 +110,7 @@ TEST(ImportMegatron, LogWithItsArguments) {
 }
 
 // One option added to a plain command line.
-class ImportMegatronOption : public testing::Test {
+class ImportMegatronOption : public ::testing::Test {
  protected:
   ImportedRun with(const std::string& options) {
     return imported(folder_.write(

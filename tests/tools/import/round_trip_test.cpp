@@ -142,7 +142,7 @@ Shapes make_trips(const std::string& target, unsigned seed, int trips) {
       ADD_FAILURE() << what << '\n' << error.what();
     }
     shapes.count(file);
-    if (testing::Test::HasFailure()) break;
+    if (::testing::Test::HasFailure()) break;
   }
   return shapes;
 }

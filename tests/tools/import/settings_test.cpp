@@ -1,11 +1,15 @@
 // Settings of torchtitan, nanotron, DeepSpeed, accelerate and Megatron-Bridge as training runs.
+#include <chrono>
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/sanitized.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/import/imported.hpp"
 #include "tests/tools/verbs/bad_input.hpp"
 #include "tools/import/config_text.hpp"
+#include "tools/import/python_settings.hpp"
 
 namespace sextant::importing {
 namespace {
@@ -20,6 +24,16 @@ TEST(ImportTorchtitan, Toml) {
   EXPECT_EQ(q.stack.name, "torchtitan-eager");  // compile.enable is false
   EXPECT_EQ(q.stack.memory.logits_bytes, 12);   // of its time: not in chunks
   EXPECT_FALSE(names(q.notes, "not understood"));
+}
+
+// Each line is read once, however many there are.
+TEST(ImportTorchtitan, AHundredThousandFunctions) {
+  std::string text, lines = "def g():\n  return 1\n";
+  for (int i = 0; i < 100'000; ++i) text += "def f():\n  return TrainingConfig()\n", lines += "x=1,\n";
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(config_functions(text).size(), 100'000u);
+  EXPECT_TRUE(config_functions(lines + lines).empty());
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(testing::kSanitized ? 100 : 10));
 }
 
 TEST(ImportTorchtitan, PythonFunctions) {

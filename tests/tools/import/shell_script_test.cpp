@@ -44,14 +44,14 @@ std::string words_of_bash(const std::string& text) {
   return out;
 }
 
-class Twins : public testing::TestWithParam<const char*> {};
+class Twins : public ::testing::TestWithParam<const char*> {};
 TEST_P(Twins, WordsAreThoseOfBash) {
   EXPECT_EQ(words_read(GetParam()), words_of_bash(GetParam())) << GetParam();
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Shell, Twins,
-    testing::Values("TP=4\ntrain --tp $TP --pp ${PP:-2} \"--a b\" 'c $TP' # a comment\n",
+    ::testing::Values("TP=4\ntrain --tp $TP --pp ${PP:-2} \"--a b\" 'c $TP' # a comment\n",
                     "A=(--x 1\n  # left out\n  --y \"2 3\" # so is this\n  --z)\nA+=(--w)\ntrain ${A[@]} "
                     "last\ntrain \"${A[@]}\"",
                     "E=()\ntrain \"${E[@]}\" ${E[@]} \"\" end",
@@ -147,6 +147,34 @@ TEST(Shell, AnyBytesEnd) {  // and in bounded time and depth
         "f()", "[[", "\"", "'",   "\\", ")",         "}",  "<<E\nx", "${a[",     "${a:"})
     read(text);
   SUCCEED();
+}
+
+// A few lines that call each other, or double a value, again and again: followed for so long and no longer, and that is said.
+TEST(Shell, WhatHasNoEndIsNotFollowedThere) {
+  const auto repeated = [](const std::string& text, int times) {
+    std::string all;
+    for (int i = 0; i < times; ++i) all += text;
+    return all;
+  };
+  const std::string last = "\ntrain --last\n";
+  const auto cut = [](const ShellScript& script) {
+    return !script.notes.empty() && script.notes.back().starts_with("it does more than is followed");
+  };
+  for (const std::string& endless :
+       {"f() { " + repeated("f; ", 20) + "}\nf", "A='" + repeated("eval \"$A\"; ", 20) + "'\neval \"$A\"",
+        "A=(1 2)\n" + repeated("A+=(\"${A[@]}\" \"${A[@]}\")\n", 60),
+        "A=" + repeated("x", 4000) + "\n" + repeated("B=${A%%y*}\n", 100),
+        "A=" + repeated("x", 9000) + "\ncase $A in " + repeated("*$A*y) B=1;; ", 10) + "esac"}) {
+    const ShellScript script = read(endless + last);
+    EXPECT_TRUE(cut(script)) << endless.substr(0, 80);
+    EXPECT_TRUE(script.commands.empty()) << endless.substr(0, 80);
+  }
+  for (const std::string& ends :
+       {"f() { echo $1; }\n" + repeated("f a\n", 2000), repeated("A+=(--x 1)\n", 2000),
+        "A=/data/" + repeated("x", 200) + "\n" + repeated("B=${A##*/}\n", 200)}) {
+    EXPECT_FALSE(cut(read(ends + last))) << ends.substr(0, 80);
+    EXPECT_EQ(words_read(ends + last), "[--last]");
+  }
 }
 
 TEST(IntegerExpression, ValuesAndRefusals) {

@@ -52,10 +52,10 @@ TEST_F(FileKinds, LongTextsAreNoConfigurations) {
   };
   const std::string axolotl = "base_model: x\nsequence_len: 4096\nmicro_batch_size: 1\n",
                     titan = "[model]\nflavor = \"8B\"\n[training]\n[parallelism]\n";
-  for (const std::string& text : {axolotl, titan}) {
-    write("short.txt", of_length(text, 4 << 20));
+  for (const auto& [text, longest] : {std::pair{axolotl, 1 << 20}, {titan, 4 << 20}}) {
+    write("short.txt", of_length(text, longest));
     EXPECT_TRUE(kind_of_file("short.txt")) << text;
-    write("long.txt", of_length(text, (4 << 20) + 1));
+    write("long.txt", of_length(text, longest + 1));
     EXPECT_FALSE(kind_of_file("long.txt")) << text;
   }
 }
