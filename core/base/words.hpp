@@ -40,6 +40,15 @@ inline std::string any_of_words(const std::vector<std::string>& words) {
   return text;
 }
 
+// "a, b and 7 more": at most so many of them, or all where one alone would be left.
+inline std::string first_words(const std::vector<std::string>& words, std::size_t most,
+                               std::string_view separator = ", ") {
+  const std::size_t shown = words.size() > most + 1 ? most : words.size();
+  std::string text;
+  for (std::size_t i = 0; i < shown; ++i) (text += i == 0 ? "" : separator) += words[i];
+  return shown < words.size() ? text + " and " + std::to_string(words.size() - shown) + " more" : text;
+}
+
 // -1: none of them.
 int place_among(const auto& names, std::string_view text) {
   const auto at = std::find(names.begin(), names.end(), text);

@@ -232,7 +232,7 @@ class Script(unittest.TestCase):
         self.assertEqual([len(s["passed_tests"]) for s in found["steps"][3:]], [1] * 6)
 
     def test_what_cannot_end_is_not_begun(self):
-        done, found = self.call("--seq-len", "2048", "--budget-s", "11", only="ours")
+        done, found = self.call("--seq-len", "2048", "--budget-s", "14", only="ours")
         self.assertIn("run llama-3.2-1b 2048 (out of time)", done.stdout)
         self.assertNotIn("timeout", [s.get("exit") for s in found["steps"]])
 
@@ -240,7 +240,7 @@ class Script(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             pid = os.path.join(folder, "pid")
             child = f"#!/bin/bash\nsleep 90 & echo $! >{pid}\nwait\n"
-            _, found = self.call("--budget-s", "11", only="tests", programs={"bin/cuda_math_test": child})
+            _, found = self.call("--budget-s", "14", only="tests", programs={"bin/cuda_math_test": child})
             self.assertEqual(found["steps"][2]["exit"], "timeout")
             with open(pid) as file:
                 stat = f"/proc/{file.read().strip()}/stat"

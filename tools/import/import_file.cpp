@@ -105,7 +105,7 @@ ImportedRun import_python(const std::string& text, std::string function, const C
     const std::string near = function.empty() ? "" : closest(function, all);
     throw ConfigError(Problem{
         source.file, "", function.empty() ? fmt::format("{} functions", all.size()) : "function " + function,
-        fmt::format("one of: {}", fmt::join(all, ", ")),
+        "one of: " + first_words(all, 12),
         fmt::format("--from {}:{}", source.file.substr(0, source.file.rfind(':')),
                     near.empty() ? all.front() : near)});
   }
@@ -186,10 +186,7 @@ ImportedRun import_command(const CommandFlags& command, const ShellScript& scrip
                command.count() > 0 ? fmt::format("{} with options of no framework that is known here",
                                                  command.program.empty() ? "a command" : command.program)
                                    : "no training run",
-               fmt::format("{}", fmt::join(script.notes.begin(),
-                                           script.notes.begin() +
-                                               std::min<std::ptrdiff_t>(3, std::ssize(script.notes)),
-                                           "; ")));
+               first_words(script.notes, 3, "; "));
 }
 
 ImportedRun import_script(const std::string& text, const fs::path& path, const ImportSource& source,

@@ -5,19 +5,13 @@
 #include <fmt/format.h>
 
 #include "core/base/error.hpp"
+#include "core/base/words.hpp"
 
 namespace sextant {
 
 namespace {
 
 constexpr std::size_t kMostNamed = 12;  // of what was not understood, in one note
-
-std::string listed(const std::vector<std::string>& items) {
-  const std::size_t n = std::min(items.size(), kMostNamed);
-  std::string text =
-      fmt::format("{}", fmt::join(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(n), "; "));
-  return items.size() > n ? text + fmt::format(" and {} more", items.size() - n) : text;
-}
 
 }  // namespace
 
@@ -99,9 +93,10 @@ void use_formats(const ImportedFormats& stated, TrainingSpec& training) {
 std::vector<std::string> import_notes(const ImportedRun& run, const StackSpec& stack) {
   std::vector<std::string> notes = {fmt::format("{} is {}; predicted as {} ({}, {})", run.file, run.what,
                                                 stack.name, stack.title, stack.version)};
-  if (!run.assumed.empty()) notes.push_back("assumed: " + listed(run.assumed));
+  if (!run.assumed.empty()) notes.push_back("assumed: " + first_words(run.assumed, kMostNamed, "; "));
   if (!run.unread.empty())
-    notes.push_back("not understood, and so without effect here: " + listed(run.unread));
+    notes.push_back("not understood, and so without effect here: " +
+                    first_words(run.unread, kMostNamed, "; "));
   return notes;
 }
 

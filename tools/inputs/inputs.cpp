@@ -355,7 +355,7 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
     check_imported_plan(*run, q);
   else if (q.plan)
     check_input(plan_problems(q), "--plan");
-  if (q.file || (run && options.plan.empty()))
+  if (q.plan && (q.file || (run && options.plan.empty())))
     if (auto idle = idle_gpus(*q.plan, q.cluster.gpus())) q.notes.push_back(std::move(*idle));
   if (q.plan) use_best_nodes(q);
   for (const std::string& setting : options.set) q.stated.push_back(setting.substr(0, setting.find('=')));

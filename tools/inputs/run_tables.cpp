@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "core/base/error.hpp"
+#include "core/base/words.hpp"
 #include "tools/inputs/file_kind.hpp"
 
 namespace sextant {
@@ -92,12 +93,6 @@ Given files_of(const std::string& name) {
 
 constexpr std::size_t kAll = 1000, kFew = 4;  // names in a message
 
-std::string listed(const std::vector<std::string>& names, std::size_t most) {
-  if (names.size() <= most + 1) return fmt::format("{}", fmt::join(names, ", "));
-  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + static_cast<int>(most), ", "),
-                     names.size() - most);
-}
-
 // What keeps a table from being one of runs; at most `shown` missing columns are named.
 std::optional<Problem> no_table_of_runs(const CsvTable& table, std::size_t shown) {
   const std::vector<std::string> missing = missing_columns(table);
@@ -109,7 +104,7 @@ std::optional<Problem> no_table_of_runs(const CsvTable& table, std::size_t shown
     return Problem{
         table.file, "line 1",
         fmt::format("{} column{}", table.columns.size(), table.columns.size() == 1 ? "" : "s"),
-        fmt::format("those of a table of runs, of which these are missing: {}", listed(missing, shown)),
+        fmt::format("those of a table of runs, of which these are missing: {}", first_words(missing, shown)),
         table.columns.size() == 1 && first.find_first_of(";\t|") != std::string::npos
             ? "columns are separated by commas"
             : "an example: sextant validate --example"};

@@ -92,21 +92,23 @@ int display_width(std::string_view text) {
 
 std::vector<std::string> wrap(std::string_view text, int width) {
   std::vector<std::string> lines(1);
+  int used = 0;  // of the last line
   while (!text.empty()) {
     const std::size_t stop = std::min(text.find_first_of(" \n"), text.size());
     const std::string_view word = text.substr(0, stop);
     const bool line_break = stop < text.size() && text[stop] == '\n';
     text.remove_prefix(std::min(stop + 1, text.size()));
     std::string& line = lines.back();
+    const int more = display_width(word);
     if (line.empty())
-      line = word;
+      line = word, used = more;
     else if (word.empty())
-      line += ' ';
-    else if (display_width(line) + 1 + display_width(word) <= width)
-      (line += ' ') += word;
+      line += ' ', ++used;
+    else if (used + 1 + more <= width)
+      (line += ' ') += word, used += 1 + more;
     else
-      lines.emplace_back(word);
-    if (line_break) lines.emplace_back();
+      lines.emplace_back(word), used = more;
+    if (line_break) lines.emplace_back(), used = 0;
   }
   for (auto& line : lines) line.erase(line.find_last_not_of(' ') + 1);
   return lines;

@@ -212,9 +212,11 @@ ExitCode run(Session& session) {
     for (const auto& c : checks)
       table.add_row({c.name, kStatusNames[static_cast<std::size_t>(c.status)], c.found});
     session.terminal.out << table.render(session.terminal, session.common.wide);
+    session.terminal.out << '\n';
     for (const auto& c : checks)
-      if (!c.advice.empty()) session.terminal.out << fmt::format("\n{}: {}", c.name, c.advice);
-    session.terminal.out << "\n\n" << target_table(session, targets);
+      if (!c.advice.empty())
+        print_wrapped(session.terminal.out, session.terminal, fmt::format("{}: {}", c.name, c.advice));
+    session.terminal.out << '\n' << target_table(session, targets);
     print_wrapped(session.terminal.out, session.terminal, python_text(targets.python));
     session.terminal.out << (sound ? "\nnext: sextant presets\n" : "");
   }

@@ -14,6 +14,7 @@
 
 #include <cublasLt.h>
 
+#include "kernels/cpu/tile_product.hpp"
 #include "kernels/fp8.hpp"
 #include "tests/cuda/emulation/gpu.hpp"
 
@@ -106,10 +107,11 @@ void store(void* data, cudaDataType_t type, std::size_t i, double x) {
   }
 }
 
-constexpr std::size_t kVectorBytes = 64;
+// As wide as the machine's own: of wider ones GCC keeps every part in memory, and takes ten times as long.
+constexpr std::size_t kVectorBytes = sextant::cpu::kVectorBytes;
 template <class A>
 struct VectorOf {
-  typedef A Type __attribute__((vector_size(kVectorBytes)));
+  typedef A Type __attribute__((vector_size(kVectorBytes), aligned(alignof(A)), may_alias));  // of any memory
 };
 
 // sum[kRows][columns] = left[kRows][k] times right[k][columns]; each element takes its k ascending. Two vectors of columns
@@ -119,14 +121,18 @@ void sum_rows(const A* left, std::size_t k, const A* right, std::size_t columns,
   using Vector = typename VectorOf<A>::Type;
   constexpr std::size_t w = kVectorBytes / sizeof(A);
   for (std::size_t col = 0; col < columns; col += 2 * w) {
-    Vector sums[kRows][2] = {};
+    Vector first[kRows] = {}, second[kRows] = {};
     for (std::size_t i = 0; i < k; ++i) {
-      Vector row[2];
-      std::memcpy(row, right + i * columns + col, sizeof row);
-      for (std::size_t r = 0; r < kRows; ++r)
-        for (std::size_t v = 0; v < 2; ++v) sums[r][v] += left[r * k + i] * row[v];
+      const auto* row = reinterpret_cast<const Vector*>(right + i * columns + col);
+      for (std::size_t r = 0; r < kRows; ++r) {
+        first[r] += left[r * k + i] * row[0];
+        second[r] += left[r * k + i] * row[1];
+      }
     }
-    for (std::size_t r = 0; r < kRows; ++r) std::memcpy(sum + r * columns + col, sums[r], sizeof sums[r]);
+    for (std::size_t r = 0; r < kRows; ++r) {
+      auto* to = reinterpret_cast<Vector*>(sum + r * columns + col);
+      to[0] = first[r], to[1] = second[r];
+    }
   }
 }
 

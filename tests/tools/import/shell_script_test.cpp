@@ -51,29 +51,29 @@ TEST_P(Twins, WordsAreThoseOfBash) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shell, Twins,
-    ::testing::Values("TP=4\ntrain --tp $TP --pp ${PP:-2} \"--a b\" 'c $TP' # a comment\n",
-                    "A=(--x 1\n  # left out\n  --y \"2 3\" # so is this\n  --z)\nA+=(--w)\ntrain ${A[@]} "
-                    "last\ntrain \"${A[@]}\"",
-                    "E=()\ntrain \"${E[@]}\" ${E[@]} \"\" end",
-                    "N=2\nG=8\nW=$(($N * G))\n((W += 1))\ntrain $W $((N > 1 ? 10 : 20)) $(( (N+1)**2 % 5 ))",
-                    "X=\" --a 1 \\\n --b 2 \"\ntrain $X \\\n  --c\ntrain \"$X\"",
-                    "D=fp8\nO=\"\"\nif [[ \"$D\" == \"fp8\" && 3 -gt 2 ]]; then O=\"--fp8\"; elif [ $D = x "
-                    "]; then O=--no; else O=--none; fi\ntrain $O",
-                    "if [ -z \"$Q\" ]; then Q=7; fi\n[[ $Q -eq 7 ]] && R=yes || R=no\ntrain $Q $R",
-                    "case llama-70B in *7B) S=7;; llama-*0B) S=70;; *) S=0;; esac\ntrain $S",
-                    "f() {\n local L=$1\n train \"$L\" $2 \"$#\"\n}\nf \"a b\" c",
-                    "for M in 1 2 4; do train $M; break; done",
-                    "P=/a/b/c.tar.gz\ntrain ${P##*/} ${P%.*} ${P%%.*} ${P#/a} ${P/b/x} ${#P}",
-                    "T=Llama\ntrain ${T,,} ${T^^} ${NONE:-a b} \"${NONE:-a b}\" ${T:+set} ${NONE:+set}",
-                    "train ${FROM_OUTSIDE} ${FROM_OUTSIDE:-9} $(echo 3 4) \"$(echo 3 4)\" `echo five`",
-                    "cmd=\"train --a 'b c' --d\"\neval $cmd",
-                    "cat > x <<EOF\n$TP ${FROM_OUTSIDE}\nEOF\ntrain after",
-                    "set -- one two\nshift\ntrain $1 $#",
-                    "V=\"a\"; export W=\"$V b\"; declare -i Z=3\ntrain \"$W\" $Z 2>&1 > log.txt",
-                    "A=(1 2 3)\ntrain ${A[1]} ${#A[@]} \"${A[*]}\" $A",
-                    "train a\\ b \"c\\\"d\" e\\\nf $'g h'", "X=${Y:=5}\ntrain $X$Y\"$X\"'$X'",
-                    "function g { train from g; }\ng\n(train in a group)\n{ train braces; }",
-                    "if (( 2 > 1 )); then train two; fi; while false; do train no; done"));
+    ::testing::Values(
+        "TP=4\ntrain --tp $TP --pp ${PP:-2} \"--a b\" 'c $TP' # a comment\n",
+        "A=(--x 1\n  # left out\n  --y \"2 3\" # so is this\n  --z)\nA+=(--w)\ntrain ${A[@]} "
+        "last\ntrain \"${A[@]}\"",
+        "E=()\ntrain \"${E[@]}\" ${E[@]} \"\" end",
+        "N=2\nG=8\nW=$(($N * G))\n((W += 1))\ntrain $W $((N > 1 ? 10 : 20)) $(( (N+1)**2 % 5 ))",
+        "X=\" --a 1 \\\n --b 2 \"\ntrain $X \\\n  --c\ntrain \"$X\"",
+        "D=fp8\nO=\"\"\nif [[ \"$D\" == \"fp8\" && 3 -gt 2 ]]; then O=\"--fp8\"; elif [ $D = x "
+        "]; then O=--no; else O=--none; fi\ntrain $O",
+        "if [ -z \"$Q\" ]; then Q=7; fi\n[[ $Q -eq 7 ]] && R=yes || R=no\ntrain $Q $R",
+        "case llama-70B in *7B) S=7;; llama-*0B) S=70;; *) S=0;; esac\ntrain $S",
+        "f() {\n local L=$1\n train \"$L\" $2 \"$#\"\n}\nf \"a b\" c",
+        "for M in 1 2 4; do train $M; break; done",
+        "P=/a/b/c.tar.gz\ntrain ${P##*/} ${P%.*} ${P%%.*} ${P#/a} ${P/b/x} ${#P}",
+        "T=Llama\ntrain ${T,,} ${T^^} ${NONE:-a b} \"${NONE:-a b}\" ${T:+set} ${NONE:+set}",
+        "train ${FROM_OUTSIDE} ${FROM_OUTSIDE:-9} $(echo 3 4) \"$(echo 3 4)\" `echo five`",
+        "cmd=\"train --a 'b c' --d\"\neval $cmd", "cat > x <<EOF\n$TP ${FROM_OUTSIDE}\nEOF\ntrain after",
+        "set -- one two\nshift\ntrain $1 $#",
+        "V=\"a\"; export W=\"$V b\"; declare -i Z=3\ntrain \"$W\" $Z 2>&1 > log.txt",
+        "A=(1 2 3)\ntrain ${A[1]} ${#A[@]} \"${A[*]}\" $A", "train a\\ b \"c\\\"d\" e\\\nf $'g h'",
+        "X=${Y:=5}\ntrain $X$Y\"$X\"'$X'",
+        "function g { train from g; }\ng\n(train in a group)\n{ train braces; }",
+        "if (( 2 > 1 )); then train two; fi; while false; do train no; done"));
 
 TEST(Shell, WhatIsNotKnownIsMarked) {
   const ShellScript script = read("train --mbs $MBS --nodes $(sinfo | wc -l) --path $1/x");

@@ -26,6 +26,11 @@ TEST(Terminal, WrapKeepsWordsAndWidth) {
   EXPECT_EQ(wrap("a-word-longer-than-that x", 5), (std::vector<std::string>{"a-word-longer-than-that", "x"}));
   EXPECT_EQ(wrap("first\nsecond", 80), (std::vector<std::string>{"first", "second"}));
   EXPECT_EQ(wrap("", 10), std::vector<std::string>{""});
+  EXPECT_EQ(wrap("a  b", 10), std::vector<std::string>{"a  b"});
+  EXPECT_EQ(wrap("a  b", 3), (std::vector<std::string>{"a", "b"}));
+  std::string many;
+  for (int i = 0; i < 200'000; ++i) many += "word ";
+  EXPECT_EQ(wrap(many, 1 << 30).size(), 1u) << "in time proportional to its length: no test waits otherwise";
 }
 
 // A shell reads the same words, however narrow the terminal.

@@ -172,7 +172,8 @@ TEST(Plan, PinsEveryField) {
       {"plan", "--model", "llama-2-7b", "--cluster", "2x8xa100-80gb", "--stack", "sextant", "--json", "--fix",
        "tp=2,pp=2,ao=3,hz=2,b=40M,rec=full7,ax=tp-dp-cp-pp,split=even,oo=30,z=1"});
   ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
-  for (const auto& r : nlohmann::json::parse(outcome.out).at("ranked")) {
+  const auto answer = nlohmann::json::parse(outcome.out);
+  for (const auto& r : answer.at("ranked")) {
     const auto plan = r.at("plan").get<ParallelPlan>();
     EXPECT_EQ(plan.bucket_elements, 40'000'000);
     EXPECT_EQ(plan.activation_offload, 3);
