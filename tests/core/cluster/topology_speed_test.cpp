@@ -38,6 +38,6 @@ TEST(TopologySpeed, SixteenThousandGpus) {
       best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     }
     std::printf("%s: %.1f ms\n", defect ? "one defect" : "no defects", best * 1e3);
-    EXPECT_LT(best, (defect ? 0.5 : 0.05) * (testing::kSanitized ? 20 : 1));
+    EXPECT_LT(best, (defect ? 0.5 : 0.05) * (kSanitized ? 20 : 1));
   }
 }

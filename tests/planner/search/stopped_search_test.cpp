@@ -53,7 +53,7 @@ TEST(Search, AlwaysHasAnAnswer) {
     const std::atomic<bool> cancel = true;
     options.cancel = &cancel;
     const SearchReport stopped = search(job, space, options);
-    if (testing::kSanitized && stopped.ranked.empty() && !whole.ranked.empty())
+    if (kSanitized && stopped.ranked.empty() && !whole.ranked.empty())
       continue;  // half a second after Ctrl-C is too little for it
     EXPECT_EQ(stopped.ranked.empty(), whole.ranked.empty()) << memory_GiB;
     EXPECT_EQ(stopped.outcomes.total(), space.size());

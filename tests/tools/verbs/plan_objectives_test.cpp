@@ -21,7 +21,7 @@ using namespace plan_question;
 
 // On its grid values no layout holds that deadline on fewer than 64; moved, one does.
 TEST(Plan, FewestGpusCountLayoutsThatAreMoved) {
-  if (testing::kSanitized) GTEST_SKIP() << "what is moved is looked for in a second";
+  if (kSanitized) GTEST_SKIP() << "what is moved is looked for in a second";
   const auto ask = [](const char* gpus) {
     return nlohmann::json::parse(
         call_in_full({"plan", "--model", "llama-3-8b", "--cluster", "8x8xA100-PCIe-80GB", "--stack", "alpa",
