@@ -120,6 +120,9 @@ def record(rows, programs, folder):
 
 
 def print_spent():
+    if not LEDGER.exists():
+        print(f"nothing is recorded yet ({LEDGER}): --record")
+        return
     with LEDGER.open(newline="") as file:
         rows = list(csv.DictReader(file))
     core_s, executions, edges, found = (collections.Counter() for _ in range(4))
