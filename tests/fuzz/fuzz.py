@@ -44,12 +44,12 @@ def last_number(pattern, text):
     return int(numbers[-1]) if numbers else 0
 
 
-def fuzz(program, target, folder, seconds, seeds=SEEDS):
+def fuzz(program, target, folder, seconds, seeds=""):
     """One fuzzer for so long; its corpus and what it finds lie below `folder`."""
     corpus, found = folder / "corpus" / target, folder / "found"
     corpus.mkdir(parents=True, exist_ok=True), found.mkdir(parents=True, exist_ok=True)
     before = set(found.glob(f"{target}-*"))
-    given = [seeds / target] if (seeds / target).is_dir() else []
+    given = [SEEDS / (seeds or target)]
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
             [program, corpus, *given, f"-max_total_time={int(seconds)}", f"-artifact_prefix={found}/{target}-", "-timeout=20",
@@ -68,9 +68,9 @@ def fuzz(program, target, folder, seconds, seeds=SEEDS):
     return Spent(used.ru_utime + used.ru_stime, executions, last_number(r"cov: (\d+)", text), new)
 
 
-def finds_a_planted_fault(folder, programs):
+def finds_a_planted_fault(programs):
     with tempfile.TemporaryDirectory() as place:
-        spent = fuzz(programs / f"fuzz_{PLANTED}", PLANTED, pathlib.Path(place), 120)
+        spent = fuzz(programs / f"fuzz_{PLANTED}", PLANTED, pathlib.Path(place), 300, seeds="plan_key")
     if spent.found:
         print(f"a planted fault was found after {spent.core_s:.1f} s and {spent.executions:,} inputs", flush=True)
     return bool(spent.found)
@@ -144,7 +144,7 @@ def campaign(args):
     targets = [t for t in targets if not args.only or any(word in t for word in args.only.split(","))]
     if not targets:
         sys.exit(f"fuzz.py: {programs}: no fuzzer{' of these' if args.only else ''}\n  try: cmake --preset fuzz && cmake --build build/fuzz --target fuzzers")
-    if not finds_a_planted_fault(folder, programs):
+    if not finds_a_planted_fault(programs):
         sys.exit("fuzz.py: the planted fault was not found: what this campaign does not find says nothing")
     unpack_grown(folder)
     each_s = min(args.minutes_each * 60, args.hours * 3600 / len(targets))

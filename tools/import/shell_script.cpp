@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <memory>
 #include <set>
 
 #include <fmt/format.h>
@@ -290,8 +291,8 @@ class ScriptReader {
     run_command(t, at, false);
     at = std::min(at, t.size());
     if (active && begin <= at)
-      functions_[name] =
-          Tokens(t.begin() + static_cast<std::ptrdiff_t>(begin), t.begin() + static_cast<std::ptrdiff_t>(at));
+      functions_[name] = std::make_shared<const Tokens>(t.begin() + static_cast<std::ptrdiff_t>(begin),
+                                                        t.begin() + static_cast<std::ptrdiff_t>(at));
     return ShellTruth::yes;
   }
 
@@ -408,8 +409,10 @@ class ScriptReader {
       return ShellTruth::yes;
     }
     if (name == "false") return ShellTruth::no;
-    if (const auto function = functions_.find(name); function != functions_.end())
-      return call(function->second, words);
+    if (const auto function = functions_.find(name); function != functions_.end()) {
+      const auto body = function->second;  // held here: it may define itself anew
+      return call(*body, words);
+    }
     if (kDeclaring.contains(name) || kPassedOver.contains(name))
       return name == "which" ? ShellTruth::unknown : ShellTruth::yes;
     for (std::size_t i = 1; i + 1 < words.size(); ++i)  // bash -c "torchrun ..."
@@ -423,8 +426,7 @@ class ScriptReader {
     return ShellTruth::yes;
   }
 
-  ShellTruth call(const Tokens body,
-                  const std::vector<std::string>& words) {  // a copy: it may define itself anew
+  ShellTruth call(const Tokens& body, const std::vector<std::string>& words) {
     if (++depth_ <= kDeepestScript && variables_.spend(body.size() * sizeof(ShellToken))) {
       const std::vector<std::string> outer = variables_.positional();
       variables_.set_positional({words.begin() + 1, words.end()});
@@ -454,7 +456,7 @@ class ScriptReader {
 
   std::filesystem::path path_;
   ShellVariables variables_;
-  std::map<std::string, Tokens> functions_;
+  std::map<std::string, std::shared_ptr<const Tokens>> functions_;
   ShellScript script_;
   int depth_ = 0, nesting_ = 0;
   bool stopped_ = false;

@@ -313,9 +313,7 @@ void ShellVariables::expand_braces(std::string_view inside, bool quoted, Pieces&
       values = {script_.string()};
     else if ((known = i <= positional_.size()))
       values = {positional_[i - 1]};
-  } else if (special) {
-    known = false;
-  } else if (const auto* found = find(name)) {
+  } else if (const auto* found = special ? nullptr : find(name)) {
     values = *found;
   } else {
     known = false;
