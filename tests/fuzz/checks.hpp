@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,16 @@ bool accepts(Read read) {
 template <class T>
 void check_round_trip(const T& value) {
   SEXTANT_CHECK(parse_json(nlohmann::json(value).dump(), "again").get<T>() == value, "JSON round trip");
+}
+
+// JSON as a T: nothing where it is refused; what is accepted is lawful, and the same when it is written and read again.
+template <class T>
+std::optional<T> lawful_json(std::string_view text) {
+  T value;
+  if (!accepts([&] { value = parse_json(text, "fuzz").get<T>(); })) return std::nullopt;
+  SEXTANT_CHECK(validate(value).empty(), "what is unlawful was accepted");
+  check_round_trip(value);
+  return value;
 }
 
 // A file in memory, for parsers that read files.

@@ -62,12 +62,7 @@ void tiktoken_ranks(std::string_view text) {
     check_tokenizer(*tokenizer, text);
 }
 
-void data_index(std::string_view text) {
-  DataIndex index;
-  if (!accepts([&] { index = parse_json(text, "fuzz").get<DataIndex>(); })) return;
-  SEXTANT_CHECK(validate(index).empty(), "an unlawful index was accepted");
-  check_round_trip(index);
-}
+void data_index(std::string_view text) { (void)lawful_json<DataIndex>(text); }
 
 void safetensors(std::string_view bytes) {
   const MemoryFile file(bytes);

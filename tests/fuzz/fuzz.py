@@ -14,6 +14,7 @@ import argparse
 import collections
 import concurrent.futures
 import csv
+import dataclasses
 import datetime
 import os
 import pathlib
@@ -32,11 +33,20 @@ PLANTED = "planted_fault"
 MOST_PACKED = 200_000  # bytes of one target's corpus in the tree
 
 
+@dataclasses.dataclass
 class Spent:
-    """Of one call of a fuzzer: seconds of a processor, inputs tried, edges of code reached, inputs kept, files of what it found."""
+    """Of the calls of a fuzzer: seconds of a processor, inputs tried, edges of code reached, files of what it found."""
 
-    def __init__(self, core_s, executions, edges, found):
-        self.core_s, self.executions, self.edges, self.found = core_s, executions, edges, found
+    core_s: float = 0.0
+    executions: int = 0
+    edges: int = 0
+    found: list = dataclasses.field(default_factory=list)
+
+    def add(self, more):
+        self.core_s += more.core_s
+        self.executions += more.executions
+        self.edges = max(self.edges, more.edges)
+        self.found += more.found
 
 
 def last_number(pattern, text):
@@ -49,10 +59,9 @@ def fuzz(program, target, folder, seconds, seeds=""):
     corpus, found = folder / "corpus" / target, folder / "found"
     corpus.mkdir(parents=True, exist_ok=True), found.mkdir(parents=True, exist_ok=True)
     before = set(found.glob(f"{target}-*"))
-    given = [SEEDS / (seeds or target)]
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
-            [program, corpus, *given, f"-max_total_time={int(seconds)}", f"-artifact_prefix={found}/{target}-", "-timeout=20",
+            [program, corpus, SEEDS / (seeds or target), f"-max_total_time={int(seconds)}", f"-artifact_prefix={found}/{target}-", "-timeout=20",
              "-rss_limit_mb=3000", "-max_len=16384", "-print_final_stats=1", "-verbosity=1"],
             stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env={**os.environ, "ASAN_OPTIONS": "detect_leaks=1"})
         _, status, used = os.wait4(process.pid, 0)
@@ -148,37 +157,38 @@ def campaign(args):
         sys.exit("fuzz.py: the planted fault was not found: what this campaign does not find says nothing")
     unpack_grown(folder)
     each_s = min(args.minutes_each * 60, args.hours * 3600 / len(targets))
-    rows = {t: Spent(0, 0, 0, []) for t in targets}
+    rows = {t: Spent() for t in targets}
     begun = time.monotonic()
+
+    def hours():
+        return sum(s.core_s for s in rows.values()) / 3600
+
+    def add(target, spent):
+        row = rows[target]
+        row.add(spent)
+        left = (args.hours - hours()) * (time.monotonic() - begun) / max(hours(), 1e-9) / 60
+        print(f"{target:20} {row.executions:12,} inputs {row.edges:6,} edges {len(row.found)} found   {hours():5.2f} of {args.hours:g} core-hours, {max(left, 0):.0f} min left", flush=True)
+
     stopped = False
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        while not stopped and sum(s.core_s for s in rows.values()) < args.hours * 3600 - each_s / 2:
+        while not stopped and hours() < args.hours - each_s / 7200:
             going = {pool.submit(fuzz, programs / f"fuzz_{t}", t, folder, each_s): t for t in targets}
             try:
-                for done in concurrent.futures.as_completed(going):
-                    target, spent, row = going[done], done.result(), rows[going[done]]
-                    row.core_s += spent.core_s
-                    row.executions += spent.executions
-                    row.edges = max(row.edges, spent.edges)
-                    row.found += spent.found
-                    hours = sum(s.core_s for s in rows.values()) / 3600
-                    left = (args.hours - hours) * (time.monotonic() - begun) / max(hours, 1e-9) / 60
-                    print(f"{target:20} {row.executions:12,} inputs {row.edges:6,} edges {len(row.found)} found   {hours:5.2f} of {args.hours:g} core-hours, {max(left, 0):.0f} min left",
-                          flush=True)
-                    if hours >= args.hours:
-                        stopped = True
+                for done in concurrent.futures.as_completed(list(going)):
+                    add(going.pop(done), done.result())
+                    if hours() >= args.hours:
+                        break
             except KeyboardInterrupt:  # the fuzzers have it too, and end
                 stopped = True
-            if stopped:
-                for one in going:
-                    one.cancel()
+            for one, target in going.items():  # what runs still ends, and counts
+                if not one.cancel():
+                    add(target, one.result())
     found = [f for s in rows.values() for f in s.found]
     for file in found:
         print(f"found: {file}, and why in {file}.report")
     if args.record:
         record(rows, programs, folder)
-    hours = sum(s.core_s for s in rows.values()) / 3600
-    print(f"{len(targets)} fuzzers, {hours:.2f} core-hours, {sum(s.executions for s in rows.values()):,} inputs: {len(found)} found")
+    print(f"{len(targets)} fuzzers, {hours():.2f} core-hours, {sum(s.executions for s in rows.values()):,} inputs: {len(found)} found")
     return 1 if found else 0
 
 
