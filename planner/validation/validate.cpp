@@ -26,6 +26,15 @@ CostConstants constants_of(const std::string& generation, const PredictOptions& 
   return load_cost_preset(generation, options.preset_dir / "cost").constants;
 }
 
+// Of every generation that the presets have, each read once for many runs.
+std::vector<CostPreset> all_constants(const std::filesystem::path& preset_dir) {
+  std::vector<CostPreset> all;
+  for (const std::string_view generation : kGenerations)
+    if (std::filesystem::exists(preset_dir / "cost" / fmt::format("{}.json", generation)))
+      all.push_back(load_cost_preset(std::string(generation), preset_dir / "cost"));
+  return all;
+}
+
 }  // namespace
 
 CalibratedPresets::CalibratedPresets(const std::filesystem::path& preset_dir, std::vector<Setting> settings,
@@ -149,6 +158,9 @@ std::vector<RunPrediction> predict_runs(std::span<const RunRow> rows, const Fram
       options.uncertainty ? *options.uncertainty : load_uncertainty_rules(options.preset_dir);
   PredictOptions shared = options;
   shared.uncertainty = &rules;
+  const std::vector<CostPreset> constants =
+      options.constants ? std::vector<CostPreset>{} : all_constants(options.preset_dir);
+  if (!options.constants) shared.constants = &constants;
   std::size_t done = 0;
   const auto predict_all = [&](const std::vector<std::size_t>& which) {
     constexpr std::size_t kBlock = 256;  // a fraction of a second: then it is told how far the work is

@@ -96,9 +96,10 @@ void MegatronOptions::wrong(const std::string& key, const std::string& value, co
 std::vector<std::string> MegatronOptions::unread() const {
   std::vector<std::string> names = unknown_;
   for (const auto& [name, values] : command_.options) {
-    const bool nothing = std::ranges::any_of(split(kMegatronNoEffect, ' '), [&](std::string_view pattern) {
-      return fnmatch(std::string(pattern).c_str(), name.c_str(), 0) == 0;
-    });
+    const bool nothing =
+        std::ranges::any_of(split(kMegatronNoEffect, ' '), [&name = name](std::string_view pattern) {
+          return fnmatch(std::string(pattern).c_str(), name.c_str(), 0) == 0;
+        });
     if (asked_.contains(name) || nothing) continue;
     std::string text = name;
     for (std::size_t i = 0; i < values.size() && i < 3; ++i) text += " " + shown_unknown(values[i]);
