@@ -13,7 +13,6 @@
 namespace sextant {
 void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   ParallelPlan p = decided(node.choice, node.level, cache);
-  const bool with_states = node.level != Level::pipeline || node.refined > 0;
   ++node.refined;
   const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
   if (lowered_ && !still_fits(node, p, chunks, out)) {
@@ -27,10 +26,7 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   ++out.bounds;
   cache.states.clear();
   Start start = Start::known;
-  if (node.level == Level::pipeline && with_states) {
-    start = list_fitting_states(p, chunks, cache);
-    if (cache.states.empty()) return;
-  }
+  if (node.level == Level::pipeline) start = list_fitting_states(p, chunks, cache);
   if (node.level == Level::full) cache.states.push_back(&cache.state(p, chunks_id));
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
   const auto tighten = [&](double closing) {
@@ -48,7 +44,7 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
     if (node.bound > out.limit) return;
     list_states(furthest, bucketings(p, cache), chunks_id, cache);
   }
-  if (with_states) return tighten(cache.closing(p));
+  if (node.level != Level::pipeline || !cache.states.empty()) return tighten(cache.closing(p));
   // The exchange of a tied embedding comes behind all slots, but not behind all reductions.
   const StageStates least = least_state_times(job_, p, cache.links(p), chunks, Start::open);
   if (cache.stateless_closing(p) > cache.closing(p)) tighten(cache.stateless_closing(p));

@@ -66,8 +66,8 @@ class SearchTree {
 
   Node root() const;
   void expand(const Node&, SearchCache&, Expansion&) const;
-  // How often a node is worth refining: with stages, and then with the states that fit; with all that is offloaded; whole.
-  static int passes(Level level) { return level < Level::pipeline ? 0 : level == Level::pipeline ? 2 : 1; }
+  // How often a node is worth refining: once with its stages, once with all that is offloaded, once as a whole.
+  static int passes(Level level) { return level < Level::pipeline ? 0 : 1; }
   // A tighter bound of a node whose stages are decided. One that does not fit a lowered limit has no members left.
   void refine(Node&, SearchCache&, Expansion&) const;
   // Whether a full node fits, which takes ten times as long as a bound: asked just before it is simulated.

@@ -1,6 +1,6 @@
 // Holds the accuracy of predictions on published runs, per source: step time (mean absolute, median and signed error, 90th
 // percentile, in percent; Kendall's tau and regret over groups), peak memory, out of memory, coverage of the 90 % intervals. In-sample: the constants were fitted to these rows; what a
-// newcomer sees is calibration_test's. A change that worsens a figure moves its bound here and says why in its commit
+// newcomer sees is preset_fits_test.cpp's. A change that worsens a figure moves its bound here and says why in its commit
 // message.
 #include <algorithm>
 #include <cmath>
@@ -210,7 +210,7 @@ TEST(Accuracy, IntervalsCoverNineOfTenRuns) {
   const double of_peaks = static_cast<double>(held) / peaks;
   fmt::print("coverage {:.3f} of {} peaks\n", of_peaks, peaks);
   EXPECT_GE(of_peaks, 0.85);
-  // Widths hold nine of ten of sources that no fit saw (calibration_test): of rows that were fitted to they hold more.
+  // Widths hold nine of ten of sources that no fit saw (preset_fits_test.cpp): of rows that were fitted to they hold more.
   EXPECT_LE(of_peaks, 0.99);
 }
 

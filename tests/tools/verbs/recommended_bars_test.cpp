@@ -1,5 +1,5 @@
-// The twenty questions whose fastest layouts on paper nobody should run: what is recommended instead. Half of them, each machine
-// under one stack or the other; all of them nightly.
+// The twenty questions whose fastest layouts on paper nobody should run: what is recommended instead. Five of them, every second
+// machine under one stack or the other; all of them nightly.
 #include "tests/support/whole_grid.hpp"
 #include "tests/tools/verbs/recommended_questions.hpp"
 
@@ -15,9 +15,9 @@ TEST(RecommendedBars, TwentyQuestions) {
       {"llama-65b", "16x8xa100-80gb", "2048", "1024"},   {"llama-3.2-1b", "1x4xh100", "4096", "256"}};
   int unusual = 0, at = 0;
   for (const OrdinaryQuestion& q : kQuestions) {
-    const bool first = ++at % 2 == 0;
+    const bool asked = ++at % 2 == 0, under_megatron = at % 4 == 0;
     for (const bool megatron : {true, false})
-      if (testing::whole_grid() || megatron == first)
+      if (testing::whole_grid() || (asked && megatron == under_megatron))
         unusual += holds_bars(q, megatron ? "megatron-core" : "torchtitan") ? 1 : 0;
   }
   EXPECT_LE(unusual, testing::whole_grid() ? 2 : 1);
