@@ -22,6 +22,7 @@ esac
 
 step "Packages"
 tools/dev/install_packages.sh --tests
+[[ $preset != tsan ]] || tools/dev/thread_sanitized_tbb.sh
 configure "$preset" ON
 if $configure_only; then exit 0; fi
 build "$preset"

@@ -190,7 +190,7 @@ void read_megatron(std::string_view line, int at, StepLines& steps, RunLog& log)
     if (const auto mb = number_after(line, "max allocated:")) {
       keep_largest(log.peak_memory_GiB, *mb / 1024);  // Megatron's MB are MiB
       log.memory_kind = "torch_allocated";
-      if (const auto rank = number_after(line, "[Rank ")) log.memory_ranks.insert(static_cast<int>(*rank));
+      if (const auto rank = count_after(line, "[Rank ")) log.memory_ranks.insert(*rank);
     }
   read_argument(line, log);
   if (log.format == LogFormat::megatron_bridge) read_yaml_setting(line, log);

@@ -37,10 +37,8 @@ void read_model_setting(std::string_view key, std::string_view value, RunLog& lo
 
 void read_padded_vocabulary(std::string_view line, RunLog& log) {
   if (line.find("added vocab (size:") == std::string_view::npos) return;
-  if (const auto n = number_after(line, "added vocab (size:"); n && *n >= 1)
-    log.says["plain_vocab"] = static_cast<std::int64_t>(*n);
-  if (const auto n = number_after(line, "(new size:"); n && *n >= 1)
-    log.says["vocab"] = static_cast<std::int64_t>(*n);
+  if (const auto n = count_after(line, "added vocab (size:"); n && *n >= 1) log.says["plain_vocab"] = *n;
+  if (const auto n = count_after(line, "(new size:"); n && *n >= 1) log.says["vocab"] = *n;
 }
 
 std::vector<Problem> of_another_shape(const RunLog& log, const ModelSpec& model, const ParallelPlan& plan) {

@@ -16,10 +16,10 @@ namespace sextant {
 namespace {
 
 // Of "[INFO|DP=0|PP=1|TP=0|ip-26-0-160-225]".
-std::optional<double> tagged_rank(std::string_view line, std::string_view axis) {
+std::optional<int> tagged_rank(std::string_view line, std::string_view axis) {
   const std::size_t open = line.find("[INFO|"), close = line.find(']', std::min(open, line.size()));
   if (open == std::string_view::npos || close == std::string_view::npos) return std::nullopt;
-  return number_after(line.substr(open, close - open), fmt::format("|{}=", axis));
+  return count_after(line.substr(open, close - open), fmt::format("|{}=", axis));
 }
 
 // Steps are printed by the last stage, which computes the loss (trainer.py, logger_ranks); until March 2025 they had the batch in
@@ -38,7 +38,7 @@ void read_arithmetic(std::string_view line, int at, RunLog& log) {
     settle(log, "seq_len", quotient(tokens, sequences), "tokens over sequences of a step", at);
   }
   if (const auto stage = tagged_rank(line, "PP"))
-    settle(log, "pp", {*stage + 1, *stage + 1}, "the last stage prints the steps: its tag", at);
+    settle(log, "pp", {*stage + 1.0, *stage + 1.0}, "the last stage prints the steps: its tag", at);
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ void read_nanotron(std::string_view line, int at, StepLines& steps, RunLog& log)
   if (const auto bytes = number_after(line, "cuda_max_memory_reserved:")) {
     keep_largest(log.peak_memory_GiB, *bytes / 1073741824.0);
     log.memory_kind = "torch_reserved";
-    if (const auto stage = tagged_rank(line, "PP")) log.memory_stages.insert(static_cast<int>(*stage));
+    if (const auto stage = tagged_rank(line, "PP")) log.memory_stages.insert(*stage);
   }
   // Its configuration as YAML or as a printed dataclass.
   for (const auto& [label, column] : {std::pair{"micro_batch_size", "micro_batch"},

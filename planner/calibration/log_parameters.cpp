@@ -18,10 +18,9 @@ void read_rank(std::string_view line, int at, RunLog& log) {
   if (label == std::string_view::npos) return;
   line.remove_prefix(label + kRank.size());
   const std::size_t comma = std::min(line.find(','), line.size());
-  const auto tensor = number_after(line.substr(0, comma), "("), pipeline = number_after(line, ", "),
-             count = number_after(line, "):");
-  if (tensor && pipeline && count)
-    log.rank_parameters[{static_cast<int>(*tensor), static_cast<int>(*pipeline)}] = {*count, 0, at};
+  const auto tensor = count_after(line.substr(0, comma), "("), pipeline = count_after(line, ", ");
+  const auto count = number_after(line, "):");
+  if (tensor && pipeline && count) log.rank_parameters[{*tensor, *pipeline}] = {*count, 0, at};
 }
 
 // Of all ranks together; nothing where some are missing.

@@ -52,6 +52,13 @@ std::optional<double> number_after(std::string_view line, std::string_view label
   return x;
 }
 
+std::optional<int> count_after(std::string_view line, std::string_view label) {
+  constexpr double kMost = 1e9;
+  const auto n = number_after(line, label);
+  if (!n || *n < 0 || *n > kMost || *n != std::floor(*n)) return std::nullopt;
+  return static_cast<int>(*n);
+}
+
 std::optional<long long> whole_number(std::string_view text) {
   long long x = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);

@@ -14,6 +14,9 @@ std::string in_utf8(std::string_view text);
 // The number that stands right after `label`; suffixes K, M, G, T multiply ("11.5K"), commas are skipped ("6,094").
 std::optional<double> number_after(std::string_view line, std::string_view label);
 
+// The same of ranks, stages and layers: a whole number up to a billion, so that it is an int and so are its neighbours.
+std::optional<int> count_after(std::string_view line, std::string_view label);
+
 // The whole number that `text` is.
 std::optional<long long> whole_number(std::string_view text);
 

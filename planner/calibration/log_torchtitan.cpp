@@ -93,22 +93,20 @@ void read_torchtitan_pipeline(std::string_view line, RunLog& log) {
     log.split_points.clear();
     const std::size_t end = line.find(']', split);
     for (std::size_t at = line.find("'layers.", split); at < end; at = line.find("'layers.", at + 1))
-      if (const auto n = number_after(line.substr(at), "'layers."))
-        log.split_points.push_back(static_cast<int>(*n));
+      if (const auto n = count_after(line.substr(at), "'layers.")) log.split_points.push_back(*n);
   }
-  const auto rank = number_after(line, kRank), stage = number_after(line, kStage);
-  if (!rank || !stage || *rank < 0 || *stage < 0 || *stage > kMaxChunks) return;
-  log.memory_stages.insert(static_cast<int>(*rank));
+  const auto rank = count_after(line, kRank), stage = count_after(line, kStage);
+  if (!rank || !stage || *stage > kMaxChunks) return;
+  log.memory_stages.insert(*rank);
   int layers = 0;
   for (std::size_t at = line.find("'layers."); at != std::string_view::npos;
        at = line.find("'layers.", at + 1))
     ++layers;
-  if (line.find("with modules [") != std::string_view::npos)
-    log.chunk_layers[static_cast<int>(*stage)] = layers;
+  if (line.find("with modules [") != std::string_view::npos) log.chunk_layers[*stage] = layers;
   if (line.find("with start_layer ") == std::string_view::npos) return;
-  const int first = static_cast<int>(number_after(line, "start_layer layers.").value_or(0));
-  const auto end = number_after(line, "stop_layer layers.");
-  log.chunk_layers[static_cast<int>(*stage)] = end ? static_cast<int>(*end) - first : -1 - first;
+  const int first = count_after(line, "start_layer layers.").value_or(0);
+  const auto end = count_after(line, "stop_layer layers.");
+  log.chunk_layers[*stage] = end ? *end - first : -1 - first;
 }
 
 // What a data-parallel rank computes at once is a micro-batch, and with pipeline stages as many as the schedule cuts it into. Then

@@ -217,10 +217,10 @@ void read_text_results(const std::string& text, NcclTable& table, Signs& signs) 
   each_line(text, [&](std::string_view line, int number) {
     // "#  Rank  0 Group  0 Pid  4 on  node0 device  0 [0x07] NVIDIA A100-SXM4-80GB"
     const std::size_t at = line.find("Rank "), on = line.find(" on ", at), device = line.find(" device ", on);
-    const auto rank = at == std::string_view::npos ? std::nullopt : number_after(line.substr(at), "Rank ");
+    const auto rank = at == std::string_view::npos ? std::nullopt : count_after(line.substr(at), "Rank ");
     if (!rank || on == std::string_view::npos || device == std::string_view::npos)
       return read_line(line, number, table, signs);
-    listed.add(static_cast<int>(*rank), number);
+    listed.add(*rank, number);
     if (const std::size_t bus = line.find("] ", device); bus != std::string_view::npos)
       add_device(without_blanks(line.substr(bus + 2)), table);
     std::string_view host = line.substr(on + 4);

@@ -261,16 +261,29 @@ SearchCache::EveryMicrobatch SearchCache::every_of(const ParallelPlan& p) {
   return every;
 }
 
-const std::vector<SlotStep>& SearchCache::steps(const ParallelPlan& p, int microbatches) {
+template <class Make>
+const SlotSteps& SearchCache::known_steps(std::unordered_map<Key, SlotSteps, KeyHash>& known,
+                                          const ParallelPlan& p, int microbatches, const Make& make) {
   constexpr std::size_t kMostSlots = 4'000'000;
   const Key key{static_cast<int>(p.schedule), p.pp, p.vp, microbatches};
-  if (slots_kept_ > kMostSlots && steps_.find(key) == steps_.end()) steps_.clear(), slots_kept_ = 0;
-  std::vector<SlotStep>& steps = steps_[key];
-  if (steps.empty()) {
-    steps = slot_steps(p.schedule, p.pp, p.vp, microbatches);
-    slots_kept_ += steps.size();
+  if (slots_kept_ > kMostSlots && known.find(key) == known.end())
+    steps_.clear(), few_steps_.clear(), slots_kept_ = 0;
+  SlotSteps& walk = known[key];
+  if (walk.steps.empty()) {
+    walk = make(p.schedule, p.pp, p.vp, microbatches);
+    slots_kept_ += walk.steps.size();
   }
-  return steps;
+  return walk;
+}
+
+const SlotSteps& SearchCache::steps(const ParallelPlan& p, int microbatches) {
+  return known_steps(steps_, p, microbatches, slot_steps);
+}
+
+const SlotSteps& SearchCache::few_steps(const ParallelPlan& p, int microbatches, const PipelineTimes& taken,
+                                        std::span<const StageStates* const> of) {
+  if (!may_walk_few(taken, of)) return steps(p, microbatches);
+  return known_steps(few_steps_, p, microbatches, few_slot_steps);
 }
 
 std::vector<SearchCache::Law>& SearchCache::laws(Asked about, const std::array<int, 3>& key,

@@ -133,7 +133,10 @@ class SearchCache {
   static constexpr std::size_t kMostStateBytes = std::size_t{512} << 20;
   void forget_last_states() { last_states_ = nullptr; }
   int chunks_id(const std::vector<LayerRange>&);
-  const std::vector<SlotStep>& steps(const ParallelPlan&, int microbatches);
+  const SlotSteps& steps(const ParallelPlan&, int microbatches);
+  // Few, where the slots of these times and states may be walked so.
+  const SlotSteps& few_steps(const ParallelPlan&, int microbatches, const PipelineTimes&,
+                             std::span<const StageStates* const>);
 
   const EveryMicrobatch& every_microbatch(const ParallelPlan&);
 
@@ -230,9 +233,12 @@ class SearchCache {
   Key last_state_key_{};
   StatesByBuckets* last_states_ = nullptr;  // of last_state_key_
   Front<Linked> recent_;
-  std::unordered_map<Key, std::vector<SlotStep>, KeyHash> steps_;
+  std::unordered_map<Key, SlotSteps, KeyHash> steps_, few_steps_;
   std::unordered_map<Key, std::vector<Law>, KeyHash> laws_;
   std::size_t slots_kept_ = 0;
+  template <class Make>
+  const SlotSteps& known_steps(std::unordered_map<Key, SlotSteps, KeyHash>& known, const ParallelPlan&,
+                               int microbatches, const Make&);
 };
 
 }  // namespace sextant

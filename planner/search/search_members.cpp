@@ -22,35 +22,41 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   const int m = microbatches(p, job_.training);
   const int chunks_id = cache.chunks_id(chunks);
   const bool is_all_steady = node.level == Level::pipeline ? steady(p) : is_steady(p, job_.stack.rules);
-  const std::vector<SlotStep>& steps = cache.steps(p, m);
   ++out.bounds;
   cache.states.clear();
   Start start = Start::known;
-  if (node.level == Level::pipeline) start = list_fitting_states(p, chunks, cache);
-  if (node.level == Level::full) cache.states.push_back(&cache.state(p, chunks_id));
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
   const auto tighten = [&](double closing) {
-    node.bound = std::max(
-        node.bound, slot_bound(cache.times, cache.states, closing, steps, cache.slots, out.limit, start));
+    node.bound = std::max(node.bound, slot_bound(cache.times, cache.states, closing,
+                                                 cache.few_steps(p, m, cache.times, cache.states),
+                                                 cache.slots, out.limit, start));
   };
-  if (node.level == Level::offload) {
-    ParallelPlan furthest = p;  // holds up no more, and was asked for before
-    if (p.parameter_offload) furthest.offload_horizon = most_horizon_;
-    // Without a look at buckets first: most end here.
-    const StageStates least = least_state_times(job_, furthest, cache.links(p), chunks, Start::known);
+  // Without a look at buckets first: many end here.
+  const auto ends_at_least = [&](const ParallelPlan& of, Start known) {
+    const StageStates least = least_state_times(job_, of, cache.links(p), chunks, known);
     cache.states.push_back(&least);
     tighten(cache.closing(p));
     cache.states.clear();
-    if (node.bound > out.limit) return;
-    list_states(furthest, bucketings(p, cache), chunks_id, cache);
+    return node.bound > out.limit;
+  };
+  switch (node.level) {
+    case Level::pipeline:
+      // The exchange of a tied embedding comes behind all slots, but not behind all reductions.
+      if (cache.stateless_closing(p) > cache.closing(p)) tighten(cache.stateless_closing(p));
+      if (node.bound > out.limit || ends_at_least(p, Start::open)) return;
+      start = list_fitting_states(p, chunks, cache);
+      break;
+    case Level::offload: {
+      ParallelPlan furthest = p;  // holds up no more, and was asked for before
+      if (p.parameter_offload) furthest.offload_horizon = most_horizon_;
+      if (ends_at_least(furthest, Start::known)) return;
+      list_states(furthest, bucketings(p, cache), chunks_id, cache);
+      break;
+    }
+    default:
+      cache.states.push_back(&cache.state(p, chunks_id));
   }
-  if (node.level != Level::pipeline || !cache.states.empty()) return tighten(cache.closing(p));
-  // The exchange of a tied embedding comes behind all slots, but not behind all reductions.
-  const StageStates least = least_state_times(job_, p, cache.links(p), chunks, Start::open);
-  if (cache.stateless_closing(p) > cache.closing(p)) tighten(cache.stateless_closing(p));
-  cache.states.push_back(&least);
-  tighten(cache.closing(p));
-  cache.states.clear();
+  if (!cache.states.empty()) tighten(cache.closing(p));
 }
 
 std::optional<Node> SearchTree::member(Choice c, double limit, SearchCache& cache) const {
@@ -111,7 +117,8 @@ std::optional<double> SearchTree::bound(const ParallelPlan& p, double limit, Sea
   const StageStates* state = &cache.state(p, cache.chunks_id(chunks));
   const double least =
       std::max(closed_bound(cache.times, *state, closing),
-               slot_bound(cache.times, std::span(&state, 1), closing, cache.steps(p, m), cache.slots, limit));
+               slot_bound(cache.times, std::span(&state, 1), closing,
+                          cache.few_steps(p, m, cache.times, std::span(&state, 1)), cache.slots, limit));
   return least > limit ? std::nullopt : std::optional(least);
 }
 

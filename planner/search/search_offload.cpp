@@ -103,8 +103,9 @@ class SearchTree::KeptBounds {
     if (bound <= out_.limit) {
       const StageStates least = least_state_times(tree_.job_, p, cache_.links(p), chunks_, Start::known);
       const StageStates* alone = &least;
-      bound = std::max(bound, slot_bound(staying_, std::span(&alone, 1), cache_.closing(p),
-                                         cache_.steps(p, m_), cache_.slots, out_.limit));
+      const SlotSteps& steps = cache_.few_steps(p, m_, staying_, std::span(&alone, 1));
+      bound = std::max(bound, slot_bound(staying_, std::span(&alone, 1), cache_.closing(p), steps,
+                                         cache_.slots, out_.limit));
     }
     if (bound <= out_.limit && is_limited) bound = std::max(bound, bound_of(p, SearchCache::Share::own));
     known_[at] = bound;
@@ -141,8 +142,8 @@ class SearchTree::KeptBounds {
     std::optional<Bucketings>& of_these = bucketings_[p.parameter_offload ? 1 : 0];
     if (!of_these) of_these = tree_.bucketings(p, cache_);
     const auto bound = [&] {
-      return slot_bound(staying_, cache_.states, cache_.closing(p), cache_.steps(p, m_), cache_.slots,
-                        out_.limit);
+      return slot_bound(staying_, cache_.states, cache_.closing(p),
+                        cache_.few_steps(p, m_, staying_, cache_.states), cache_.slots, out_.limit);
     };
     // Where one of them is within the limit, nothing can be ruled out.
     cache_.states.clear();

@@ -262,7 +262,16 @@ struct SlotStep {
   std::uint16_t of = 0;            // kSlotKinds * model chunk + SlotKind
   bool is_first = false, is_last = false;  // forward of the first micro-batch; backward of the last
 };
-std::vector<SlotStep> slot_steps(PipelineSchedule, int pp, int vp, int microbatches);
+// The slots of a schedule, each behind what it waits for; of few micro-batches the first and the last. Between two steady slots the
+// others of every stage are left out then: a bound counts what they take of the stage and of its ways.
+struct SlotSteps {
+  std::vector<SlotStep> steps;
+  int walked = 0;       // micro-batches that have steps
+  int left_out = 0;     // those that have none
+  std::size_t cut = 0;  // before which step they would be
+};
+SlotSteps slot_steps(PipelineSchedule, int pp, int vp, int microbatches);
+SlotSteps few_slot_steps(PipelineSchedule, int pp, int vp, int microbatches);  // all, where no part repeats
 
 struct SlotScratch {
   std::vector<double> lane;        // by stage: free again
@@ -288,12 +297,15 @@ struct SlotScratch {
 };
 // One pass over the slots of all stages: exact but for what happens inside a slot. Of whichever of the states is the
 // best, and not above the least of theirs; without any, as if there were none. `Start::open`: of all that differ from the
-// states in what of the update is on the host, so that it is not known when the step starts. `steps` are slot_steps() of the schedule.
+// states in what of the update is on the host, so that it is not known when the step starts. `steps` are of the schedule; few
+// of them only where every micro-batch is alike (may_walk_few).
 // `scratch` is reused between calls. Above `limit` it may end early with any bound above it.
 enum class Start : std::uint8_t { known, open };
 double slot_bound(const PipelineTimes&, std::span<const StageStates* const> states, double closing,
-                  const std::vector<SlotStep>& steps, SlotScratch& scratch, double limit = INFINITY,
+                  const SlotSteps& steps, SlotScratch& scratch, double limit = INFINITY,
                   Start start = Start::known);
+// Not where a slot copies activations or reduces gradients, on lanes of their own.
+bool may_walk_few(const PipelineTimes&, std::span<const StageStates* const> states);
 
 // A bound made of these, without a look at buckets, is one of any choice of buckets and overlaps; where the start is open, of
 // any offload of the state as well. Not to be mixed with state_times(). `chunks` are the layers of each model chunk.

@@ -108,7 +108,9 @@ void fill_taken(const PipelineTimes& p, const StageStates& state, std::vector<Sl
 
 }  // namespace
 
-std::vector<SlotStep> slot_steps(PipelineSchedule schedule, int pp, int vp, int microbatches) {
+namespace {
+
+std::vector<SlotStep> steps_by_depth(PipelineSchedule schedule, int pp, int vp, int microbatches) {
   const auto m = static_cast<std::uint32_t>(microbatches), last = static_cast<std::uint32_t>(pp * vp - 1);
   const std::uint32_t gradients = (last + 1) * m, nothing = 2 * gradients, nowhere = nothing + 1;
   // Neighbours in merged_order() wait for one another. By depth they do not, and a processor works on several at once.
@@ -142,6 +144,60 @@ std::vector<SlotStep> slot_steps(PipelineSchedule schedule, int pp, int vp, int 
   return steps;
 }
 
+// Whether on every stage a forward and a backward take turns around the step: a stage's slots before it are the first of a longer
+// schedule, and those behind it the last.
+bool is_steady_at(const std::vector<SlotStep>& steps, std::size_t cut, int pp) {
+  struct Stage {
+    int done = 0, at_cut = 0, first_backward = -1, last_forward = 0;
+  };
+  std::vector<Stage> stages(static_cast<std::size_t>(pp));
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const SlotStep& step = steps[i];
+    if (step.is_first && i >= cut) return false;
+    if (step.is_last && i < cut) return false;
+    Stage& stage = stages[step.of / kSlotKinds % stages.size()];
+    const bool forward = step.of % kSlotKinds == static_cast<std::size_t>(SlotKind::forward);
+    if (forward) stage.last_forward = stage.done;
+    if (!forward && stage.first_backward < 0) stage.first_backward = stage.done;
+    ++stage.done;
+    if (i < cut) ++stage.at_cut;
+  }
+  return std::ranges::all_of(stages, [](const Stage& s) {
+    return s.first_backward - 1 <= s.at_cut && s.at_cut <= s.last_forward + 1;
+  });
+}
+
+}  // namespace
+
+SlotSteps slot_steps(PipelineSchedule schedule, int pp, int vp, int microbatches) {
+  return {steps_by_depth(schedule, pp, vp, microbatches), microbatches, 0, 0};
+}
+
+// Why it is a bound. The longest path through the walked slots crosses the cut once, on a stage's lane or beside it. Its first part is
+// a path of the whole schedule as it is, its second with every micro-batch moved on by those left out, which are whole groups of the
+// schedule. Where it crosses on a lane, all slots of those are between the parts.
+SlotSteps few_slot_steps(PipelineSchedule schedule, int pp, int vp, int microbatches) {
+  constexpr int kRounds = 4;  // of the pipeline's depth
+  const bool interleaved = schedule == PipelineSchedule::interleaved;
+  const int group = interleaved ? interleaved_group(pp, microbatches) : 1;
+  if ((!interleaved && schedule != PipelineSchedule::one_f_one_b) || group == 0)
+    return slot_steps(schedule, pp, vp, microbatches);
+  const int left_out = std::max(0, microbatches - kRounds * std::max(pp, group)) / group * group,
+            walked = microbatches - left_out;
+  if (left_out < microbatches / 4 || (interleaved && interleaved_group(pp, walked) != group))
+    return slot_steps(schedule, pp, vp, microbatches);
+  SlotSteps few{steps_by_depth(schedule, pp, vp, walked), walked, left_out, 0};
+  few.cut = few.steps.size() / 2;
+  if (!is_steady_at(few.steps, few.cut, pp)) return slot_steps(schedule, pp, vp, microbatches);
+  return few;
+}
+
+bool may_walk_few(const PipelineTimes& p, std::span<const StageStates* const> states) {
+  return p.offloaded.empty() && std::ranges::none_of(states, [](const StageStates* state) {
+           return !state->empty() && !(*state)[0].rings.empty();
+         });
+}
+
 namespace {
 
 // The lane of reductions goes on; until when the slot cannot end.
@@ -156,13 +212,21 @@ double reduce_through_ring(const PipelineTimes& p, const StateTimes::Ring& ring,
   return free;
 }
 
+// Lanes and ways are taken by the slots of so many micro-batches.
+void leave_out(const PipelineTimes& p, int microbatches, SlotScratch& scratch) {
+  for (const SlotScratch::Taken& t : scratch.taken) {
+    scratch.lane[t.lane] += microbatches * (std::max(t.span, t.held) + (p.beside ? 0 : t.send));
+    scratch.left[t.lane] -= microbatches * t.compute;
+    if (p.beside) scratch.way[t.way] += microbatches * t.send;
+  }
+}
+
 // What the slots of all stages take: fills the scratch. Above `limit` it may end early, with what the step takes at
 // least; otherwise 0.
-double pass(const PipelineTimes& p, const StageStates& state, const std::vector<SlotStep>& steps,
-            SlotScratch& scratch, double limit) {
+double pass(const PipelineTimes& p, const StageStates& state, const SlotSteps& walk, SlotScratch& scratch,
+            double limit) {
   const auto pp = static_cast<std::size_t>(p.pp);
-  const std::size_t n_chunks = pp * static_cast<std::size_t>(p.vp),
-                    m = static_cast<std::size_t>(p.microbatches);
+  const std::size_t n_chunks = pp * static_cast<std::size_t>(p.vp), m = static_cast<std::size_t>(walk.walked);
   auto &lane = scratch.lane, &left = scratch.left, &way = scratch.way, &last_busy = scratch.last_busy;
   auto &last_start = scratch.last_start, &arrived = scratch.arrived;
   auto& table = scratch.taken;
@@ -180,7 +244,9 @@ double pass(const PipelineTimes& p, const StageStates& state, const std::vector<
   for (const SlotScratch::Taken& t : table) left[t.lane] += p.microbatches * t.compute;
   const double hopeless = limit * (1 + 1e-9);  // room for roundings of `left`
   const bool copied = !p.offloaded.empty(), ringed = !state.empty() && !state[0].rings.empty();
-  for (const SlotStep& step : steps) {
+  const SlotStep* const cut = walk.left_out > 0 ? walk.steps.data() + walk.cut : nullptr;
+  for (const SlotStep& step : walk.steps) {
+    if (&step == cut) leave_out(p, walk.left_out, scratch);
     const SlotScratch::Taken& t = table[step.of];
     double& free = lane[t.lane];
     const double start = std::max(free, arrived[step.from]);
@@ -303,7 +369,7 @@ double tail(const PipelineTimes& p, const StageStates& state, double closing, co
 }  // namespace
 
 double slot_bound(const PipelineTimes& p, std::span<const StageStates* const> states, double closing,
-                  const std::vector<SlotStep>& steps, SlotScratch& scratch, double limit, Start start) {
+                  const SlotSteps& steps, SlotScratch& scratch, double limit, Start start) {
   static const StageStates kNone;
   const bool as_it_is = states.size() == 1 && start == Start::known;
   if (!states.empty() && !as_it_is) least_of(states, start, scratch.least);

@@ -43,6 +43,14 @@ std::string text_of(const Lines& lines, const std::string& before = "", const st
 }
 
 // Megatron-LM prints its arguments on the first rank and its steps on the last.
+// A rank, a stage or a layer is whole and an int; what is not is no such line.
+TEST(WildLogs, CountsAreWholeAndSmall) {
+  EXPECT_EQ(count_after("Rank 12 on", "Rank "), 12);
+  EXPECT_EQ(count_after("Rank 1000000000", "Rank "), 1'000'000'000);
+  for (const char* line : {"Rank 5e9", "Rank 1e300", "Rank 0.5", "Rank -1", "Rank x", "rank 3"})
+    EXPECT_EQ(count_after(line, "Rank "), std::nullopt) << line;
+}
+
 TEST(WildLogs, ArgumentsOfTheFirstRankAndStepsOfTheLast) {
   const auto check = [](const std::string& text, const char* what) {
     const RunLog log = parse_run_log(text, "x.log");

@@ -73,6 +73,32 @@ RC_GTEST_PROP(Bound, WithoutStateIsNotAboveTheSimulator, ()) {
     RC_FAIL(plan_key(plan) + ": bound " + std::to_string(bound) + ", step " + std::to_string(step));
 }
 
+// Few micro-batches in the place of all: never more, and hardly less.
+RC_GTEST_PROP(Bound, OfFewMicrobatchesIsNotAboveThatOfAll, ()) {
+  const testing::RandomJob random;
+  const Job job = random.job();
+  const ParallelPlan plan = random.plan();
+  RC_PRE(!unlawful(job, plan));
+  SearchSpace space;
+  space.world = plan.world();
+  SearchCache cache(job, space);
+  const int m = *rc::gen::inRange(1, 700);
+  RC_PRE(plan.schedule != PipelineSchedule::interleaved || m >= plan.pp);
+  const std::vector<LayerRange> chunks = layer_ranges(plan, job.model.n_layers);
+  PipelineTimes times;
+  pipeline_times(plan, chunks, job.stack, m, cache.layers(plan), false, times);
+  const StageStates least = least_state_times(job, plan, cache.links(plan), chunks, Start::known);
+  const StageStates* const one = &least;
+  const SlotSteps &all = cache.steps(plan, m), &few = cache.few_steps(plan, m, times, std::span(&one, 1));
+  SlotScratch scratch;
+  const double of_all = slot_bound(times, std::span(&one, 1), 0, all, scratch),
+               of_few = slot_bound(times, std::span(&one, 1), 0, few, scratch);
+  RC_TAG(few.left_out == 0 ? "all" : of_few < 0.98 * of_all ? "few, loose" : "few, tight");
+  if (of_few > of_all * (1 + 1e-9))
+    RC_FAIL(plan_key(plan) + ", " + std::to_string(m) + " micro-batches: " + std::to_string(of_few) +
+            " of few, " + std::to_string(of_all) + " of all");
+}
+
 // What the search asks of all shares of the update on the host at once, in buckets.
 RC_GTEST_PROP(Bound, OfAnyShareIsNotAboveThatOfEach, ()) {
   const testing::RandomJob random;
