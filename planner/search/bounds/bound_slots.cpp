@@ -106,10 +106,6 @@ void fill_taken(const PipelineTimes& p, const StageStates& state, std::vector<Sl
   }
 }
 
-}  // namespace
-
-namespace {
-
 std::vector<SlotStep> steps_by_depth(PipelineSchedule schedule, int pp, int vp, int microbatches) {
   const auto m = static_cast<std::uint32_t>(microbatches), last = static_cast<std::uint32_t>(pp * vp - 1);
   const std::uint32_t gradients = (last + 1) * m, nothing = 2 * gradients, nowhere = nothing + 1;

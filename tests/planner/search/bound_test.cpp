@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "core/plan/pipeline_order.hpp"
 #include "planner/lowering/lower.hpp"
 #include "planner/search/search_cache.hpp"
 #include "planner/simulation/predict.hpp"
@@ -97,6 +98,39 @@ RC_GTEST_PROP(Bound, OfFewMicrobatchesIsNotAboveThatOfAll, ()) {
   if (of_few > of_all * (1 + 1e-9))
     RC_FAIL(plan_key(plan) + ", " + std::to_string(m) + " micro-batches: " + std::to_string(of_few) +
             " of few, " + std::to_string(of_all) + " of all");
+}
+
+// What the bound of few micro-batches rests on: a stage's slots before the cut are its first of the whole schedule, those behind it
+// the last, of micro-batches that come later by those left out.
+TEST(Bound, FewSlotsAreTheFirstAndTheLastOfAll) {
+  int shorter = 0;
+  for (const int pp : {1, 2, 3, 4, 7, 8, 16})
+    for (const int vp : {1, 2, 3, 5})
+      for (const int m : {16, 24, 33, 64, 67, 100, 128, 250, 257}) {
+        const PipelineSchedule schedule =
+            vp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b;
+        if (vp > 1 && (pp == 1 || m < pp)) continue;
+        const SlotSteps few = few_slot_steps(schedule, pp, vp, m);
+        EXPECT_EQ(few.walked + few.left_out, m);
+        if (few.left_out == 0) continue;
+        ++shorter;
+        std::vector<std::size_t> before(static_cast<std::size_t>(pp));
+        for (std::size_t i = 0; i < few.cut; ++i)
+          ++before[few.steps[i].of / kSlotKinds % static_cast<std::size_t>(pp)];
+        for (int stage = 0; stage < pp; ++stage) {
+          const std::vector<Slot> all = pipeline_order(schedule, pp, vp, m, stage);
+          std::vector<Slot> walked = pipeline_order(schedule, pp, vp, few.walked, stage);
+          const auto cut =
+              walked.begin() + static_cast<std::ptrdiff_t>(before[static_cast<std::size_t>(stage)]);
+          EXPECT_TRUE(std::equal(walked.begin(), cut, all.begin())) << pp << " " << vp << " " << m;
+          for (auto slot = cut; slot != walked.end(); ++slot)
+            slot->microbatch += static_cast<std::uint32_t>(few.left_out);
+          EXPECT_TRUE(std::equal(cut, walked.end(), all.end() - (walked.end() - cut)))
+              << pp << " " << vp << " " << m;
+        }
+      }
+  EXPECT_GT(shorter, 100);
+  EXPECT_EQ(few_slot_steps(PipelineSchedule::gpipe, 4, 1, 128).left_out, 0) << "no stage takes turns";
 }
 
 // What the search asks of all shares of the update on the host at once, in buckets.
