@@ -8,7 +8,7 @@
 `--hours` are core-hours in all. A fuzzer with a planted fault runs first and has to find it. What is found is kept in FOLDER/found,
 inputs that reach new code in FOLDER/corpus (--keep FOLDER; default: build/fuzz/kept), from where the next call goes on; with
 --record what was spent is added to tests/fuzz/core_hours.csv and the corpora are put into tests/fuzz/grown. Ends with 1 where
-something was found. Ctrl-C ends the round; what was done until then counts.
+something was found. Ctrl-C and SIGTERM end the round; what was done until then counts.
 """
 import argparse
 import collections
@@ -54,6 +54,9 @@ def last_number(pattern, text):
     return int(numbers[-1]) if numbers else 0
 
 
+RUNNING = set()
+
+
 def fuzz(program, target, folder, seconds, seeds=""):
     """One fuzzer for so long; its corpus and what it finds lie below `folder`."""
     corpus, found = folder / "corpus" / target, folder / "found"
@@ -64,7 +67,9 @@ def fuzz(program, target, folder, seconds, seeds=""):
             [program, corpus, SEEDS / (seeds or target), f"-max_total_time={int(seconds)}", f"-artifact_prefix={found}/{target}-", "-timeout=20",
              "-rss_limit_mb=3000", "-max_len=16384", "-print_final_stats=1", "-verbosity=1"],
             stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env={**os.environ, "ASAN_OPTIONS": "detect_leaks=1"})
+        RUNNING.add(process)
         _, status, used = os.wait4(process.pid, 0)
+        RUNNING.discard(process)
         process.returncode = os.waitstatus_to_exitcode(status)
         said.seek(0)
         text = said.read().decode(errors="replace")
@@ -178,11 +183,13 @@ def campaign(args):
                     add(going.pop(done), done.result())
                     if hours() >= args.hours:
                         break
-            except KeyboardInterrupt:  # the fuzzers have it too, and end
+            except KeyboardInterrupt:
                 stopped = True
-            for one, target in going.items():  # what runs still ends, and counts
-                if not one.cancel():
-                    add(target, one.result())
+            running = [(one, target) for one, target in going.items() if not one.cancel()]
+            for process in list(RUNNING) if stopped else ():  # in a terminal they have it already
+                process.send_signal(signal.SIGINT)
+            for one, target in running:  # what runs still ends, and counts
+                add(target, one.result())
     found = [f for s in rows.values() for f in s.found]
     for file in found:
         print(f"found: {file}, and why in {file}.report")
@@ -211,6 +218,8 @@ def main():
     if args.hours <= 0 or args.minutes_each <= 0 or args.jobs < 1:
         parser.error("--hours, --minutes-each and --jobs are above 0")
     args.keep = args.keep.resolve()
+    for number in (signal.SIGINT, signal.SIGTERM):  # what a shell runs in the background ignores the first
+        signal.signal(number, signal.default_int_handler)
     return campaign(args)
 
 
