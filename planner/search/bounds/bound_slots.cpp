@@ -163,6 +163,8 @@ bool is_steady_at(const std::vector<SlotStep>& steps, std::size_t cut, int pp) {
   });
 }
 
+bool reduces_in_slots(const StageStates& state) { return !state.empty() && !state[0].rings.empty(); }
+
 }  // namespace
 
 SlotSteps slot_steps(PipelineSchedule schedule, int pp, int vp, int microbatches) {
@@ -189,9 +191,8 @@ SlotSteps few_slot_steps(PipelineSchedule schedule, int pp, int vp, int microbat
 }
 
 bool may_walk_few(const PipelineTimes& p, std::span<const StageStates* const> states) {
-  return p.offloaded.empty() && std::ranges::none_of(states, [](const StageStates* state) {
-           return !state->empty() && !(*state)[0].rings.empty();
-         });
+  return p.offloaded.empty() &&
+         std::ranges::none_of(states, [](const StageStates* state) { return reduces_in_slots(*state); });
 }
 
 namespace {
@@ -239,7 +240,7 @@ double pass(const PipelineTimes& p, const StageStates& state, const SlotSteps& w
   fill_taken(p, state, table);
   for (const SlotScratch::Taken& t : table) left[t.lane] += p.microbatches * t.compute;
   const double hopeless = limit * (1 + 1e-9);  // room for roundings of `left`
-  const bool copied = !p.offloaded.empty(), ringed = !state.empty() && !state[0].rings.empty();
+  const bool copied = !p.offloaded.empty(), ringed = reduces_in_slots(state);
   const SlotStep* const cut = walk.left_out > 0 ? walk.steps.data() + walk.cut : nullptr;
   for (const SlotStep& step : walk.steps) {
     if (&step == cut) leave_out(p, walk.left_out, scratch);

@@ -42,7 +42,6 @@ std::string text_of(const Lines& lines, const std::string& before = "", const st
   return out;
 }
 
-// Megatron-LM prints its arguments on the first rank and its steps on the last.
 // A rank, a stage or a layer is whole and an int; what is not is no such line.
 TEST(WildLogs, CountsAreWholeAndSmall) {
   EXPECT_EQ(count_after("Rank 12 on", "Rank "), 12);
@@ -51,6 +50,7 @@ TEST(WildLogs, CountsAreWholeAndSmall) {
     EXPECT_EQ(count_after(line, "Rank "), std::nullopt) << line;
 }
 
+// Megatron-LM prints its arguments on the first rank and its steps on the last.
 TEST(WildLogs, ArgumentsOfTheFirstRankAndStepsOfTheLast) {
   const auto check = [](const std::string& text, const char* what) {
     const RunLog log = parse_run_log(text, "x.log");

@@ -34,18 +34,34 @@ RC_GTEST_PROP(Bound, NeverExceedsTheSimulator, ()) {
     RC_FAIL(plan_key(plan) + ": bound " + std::to_string(bound) + ", step " + std::to_string(step));
 }
 
+SearchSpace space_of_world(int world) {
+  SearchSpace space;
+  space.world = world;
+  return space;
+}
+
+// What a search has at hand to ask of a plan in so many micro-batches.
+struct Asked {
+  Asked(const Job& job, const ParallelPlan& plan, int m)
+      : chunks(layer_ranges(plan, job.model.n_layers)),
+        space(space_of_world(plan.world())),
+        cache(job, space) {
+    pipeline_times(plan, chunks, job.stack, m, cache.layers(plan), false, times);
+  }
+  std::vector<LayerRange> chunks;
+  SearchSpace space;
+  SearchCache cache;
+  PipelineTimes times;
+  SlotScratch scratch;
+};
+
 // Of all plans that differ in buckets and overlaps alone, and where the start is open in what is offloaded of the state.
 double least_bound(const Job& job, const ParallelPlan& plan, Start start) {
-  SearchSpace space;
-  space.world = plan.world();
-  SearchCache cache(job, space);
   const int m = microbatches(plan, job.training);
-  const std::vector<LayerRange> chunks = layer_ranges(plan, job.model.n_layers);
-  PipelineTimes times;
-  pipeline_times(plan, chunks, job.stack, m, cache.layers(plan), false, times);
+  Asked asked(job, plan, m);
+  auto& [chunks, space, cache, times, scratch] = asked;
   const StageStates least = least_state_times(job, plan, cache.links(plan), chunks, start);
   const StageStates* const one = &least;
-  SlotScratch scratch;
   return std::max(closed_bound(times, least, cache.closing(plan)),
                   slot_bound(times, std::span(&one, 1), cache.closing(plan), cache.steps(plan, m), scratch));
 }
@@ -56,15 +72,10 @@ RC_GTEST_PROP(Bound, WithoutStateIsNotAboveTheSimulator, ()) {
   const Job job = random.job();
   const ParallelPlan plan = random.plan();
   RC_PRE(!unlawful(job, plan));
-  SearchSpace space;
-  space.world = plan.world();
-  SearchCache cache(job, space);
   const int m = microbatches(plan, job.training);
-  PipelineTimes times;
-  pipeline_times(plan, layer_ranges(plan, job.model.n_layers), job.stack, m, cache.layers(plan), false,
-                 times);
+  Asked asked(job, plan, m);
+  auto& [chunks, space, cache, times, scratch] = asked;
   const double closing = cache.stateless_closing(plan);
-  SlotScratch scratch;
   double bound = std::max(closed_bound(times, {}, closing),
                           slot_bound(times, {}, closing, cache.steps(plan, m), scratch));
   const double step = simulated(job, plan, cache.links(plan));
@@ -80,18 +91,13 @@ RC_GTEST_PROP(Bound, OfFewMicrobatchesIsNotAboveThatOfAll, ()) {
   const Job job = random.job();
   const ParallelPlan plan = random.plan();
   RC_PRE(!unlawful(job, plan));
-  SearchSpace space;
-  space.world = plan.world();
-  SearchCache cache(job, space);
   const int m = *rc::gen::inRange(1, 700);
   RC_PRE(plan.schedule != PipelineSchedule::interleaved || m >= plan.pp);
-  const std::vector<LayerRange> chunks = layer_ranges(plan, job.model.n_layers);
-  PipelineTimes times;
-  pipeline_times(plan, chunks, job.stack, m, cache.layers(plan), false, times);
+  Asked asked(job, plan, m);
+  auto& [chunks, space, cache, times, scratch] = asked;
   const StageStates least = least_state_times(job, plan, cache.links(plan), chunks, Start::known);
   const StageStates* const one = &least;
   const SlotSteps &all = cache.steps(plan, m), &few = cache.few_steps(plan, m, times, std::span(&one, 1));
-  SlotScratch scratch;
   const double of_all = slot_bound(times, std::span(&one, 1), 0, all, scratch),
                of_few = slot_bound(times, std::span(&one, 1), 0, few, scratch);
   RC_TAG(few.left_out == 0 ? "all" : of_few < 0.98 * of_all ? "few, loose" : "few, tight");
@@ -147,18 +153,13 @@ RC_GTEST_PROP(Bound, OfAnyShareIsNotAboveThatOfEach, ()) {
   }
   RC_PRE(!lawful.empty());
   const PlanLinks links = plan_links(job.topology, plan);
-  SearchSpace space;
-  space.world = plan.world();
-  SearchCache cache(job, space);
   const int m = microbatches(plan, job.training);
-  PipelineTimes times;
-  pipeline_times(lawful.front(), layer_ranges(plan, job.model.n_layers), job.stack, m,
-                 cache.layers(lawful.front()), false, times);
+  Asked asked(job, lawful.front(), m);
+  auto& [chunks, space, cache, times, scratch] = asked;
   StateScratch state_scratch;
   const StageStates any =
       state_times(job, lawful.front(), links, stage_buckets(job, lawful.front()), state_scratch, shares);
   const StageStates* const one = &any;
-  SlotScratch scratch;
   const double closing = closing_time(job, links),
                bound =
                    std::max(closed_bound(times, any, closing),
