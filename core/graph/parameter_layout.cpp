@@ -210,13 +210,9 @@ ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& pla
   const int shards = plan.shards();
   const bool units = buckets_are_units(plan, rules);
   const bool by_chunk = plan.zero_stage >= 2;  // reduced after the backward of one chunk, so never across two
-  std::int64_t limit =
-      plan.bucket_elements > 0
-          ? plan.bucket_elements
-          : std::max(rules.bucket_elements, rules.bucket_elements_per_replica * plan.replicas());
-  if (units || !plan.overlap_grad_reduce)
-    limit = INT64_MAX;  // without overlap there is nothing to cut buckets for
-  Builder b{{}, limit, reduces_every_microbatch(plan, rules), rules.joined_products, {}, 0};
+  const std::int64_t limit = bucket_limit(plan, rules);
+  Builder b{
+      {}, limit > 0 ? limit : INT64_MAX, reduces_every_microbatch(plan, rules), rules.joined_products, {}, 0};
   const LocalShape local = local_shape(model, plan.tp, rules.vocab_multiple);
   for (std::size_t kind = 0; kind < b.elements.size(); ++kind)
     b.elements[kind] = local_elements(model, local, static_cast<ParameterKind>(kind));
@@ -260,6 +256,13 @@ ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& pla
 
 bool buckets_are_units(const ParallelPlan& plan, const StackRules& rules) {
   return plan.zero_stage >= 3 || plan.parameter_offload || (plan.zero_stage == 2 && rules.zero2_by_units);
+}
+
+std::int64_t bucket_limit(const ParallelPlan& plan, const StackRules& rules) {
+  if (buckets_are_units(plan, rules)) return 0;
+  if (!plan.overlap_grad_reduce && !reduces_every_microbatch(plan, rules)) return 0;
+  if (plan.bucket_elements > 0) return plan.bucket_elements;
+  return std::max(rules.bucket_elements, rules.bucket_elements_per_replica * plan.replicas());
 }
 
 bool gathers_every_microbatch(const ParallelPlan& plan, const StackRules& rules) {

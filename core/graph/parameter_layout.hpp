@@ -90,6 +90,10 @@ ParameterLayout parameter_layout(const ModelSpec&, const ParallelPlan&, const St
 
 // Buckets are the units that parameters are fetched in, whatever the bucket size.
 bool buckets_are_units(const ParallelPlan&, const StackRules&);
+// Elements from which on a bucket takes no further parameter. 0: buckets are units, or nothing is cut into buckets, as all gradients
+// are reduced together after the backward pass. Those that are reduced in every micro-batch are cut whether the backward pass goes
+// on beside their reduction or waits for it: a bucket makes room for the next one.
+std::int64_t bucket_limit(const ParallelPlan&, const StackRules&);
 // Gradients are reduced after every micro-batch: they live in a ring of two buffers, and the reduced slice is added to
 // an accumulator. Then a bucket ends where an op does, so that no op needs more than one of the two. Not with the
 // zero-bubble schedule, whose weight halves fill the buckets of several micro-batches at once.

@@ -27,6 +27,7 @@ constexpr auto kStackRule = [](auto& io, auto& r) {
   io.optional("precision", r.precision);
   io.optional("notes", r.notes);
   io.optional("overlap", r.overlap);
+  io.optional("overlaps_unless_stated", r.overlaps_unless_stated);
   io.optional("min_zero", r.min_zero, between(0, 3));
   io.optional("max_tp", r.max_tp, at_least(1));
   io.optional("max_pp", r.max_pp, at_least(1));
@@ -178,7 +179,8 @@ const StackRule* first_fit(const std::vector<StackRule>& rules, const RunRow& ro
 }
 
 // What the row states replaces what the stack's preset says.
-void apply_facts(const RunRow& row, StackSpec& stack, TrainingSpec& training, ParallelPlan& plan) {
+void apply_facts(const RunRow& row, const StackRule& rule, StackSpec& stack, TrainingSpec& training,
+                 ParallelPlan& plan) {
   // A column that was assumed by whoever made the table is not a fact: there the preset knows better.
   const auto stated = [&](const char* column) {
     return std::find(row.assumed.begin(), row.assumed.end(), column) == row.assumed.end();
@@ -186,8 +188,8 @@ void apply_facts(const RunRow& row, StackSpec& stack, TrainingSpec& training, Pa
   if (row.attention && stated("attention")) stack.kernels.attention = *row.attention;
   if (row.norm_fused && stated("norm_kernel")) stack.kernels.norm_fused = *row.norm_fused;
   if (!row.data_overlap_stated) {
-    plan.overlap_grad_reduce = stack.can.overlap_grad_reduce;
-    plan.overlap_param_gather = stack.can.overlap_param_gather;
+    plan.overlap_grad_reduce = rule.overlaps_unless_stated && stack.can.overlap_grad_reduce;
+    plan.overlap_param_gather = rule.overlaps_unless_stated && stack.can.overlap_param_gather;
   }
   if (!row.overlap_stated) plan.overlap_tp = false;
   plan.overlap_tp = plan.overlap_tp && plan.tp > 1 && may_overlap_tp(stack.can, plan);
@@ -326,7 +328,7 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
     add_note(r, fmt::format("not what {} can do: {}", r.stack.name, why->text));
     r.interval = std::max(r.interval, map.class_interval);
   }
-  apply_facts(row, r.stack, r.training, r.plan);
+  apply_facts(row, *rule, r.stack, r.training, r.plan);
   if (rule->whole_logits_bytes > 0) hold_whole_logits(r.stack.memory, rule->whole_logits_bytes);
   r.memory_kind = row.memory_kind == "unknown" ? rule->memory_kind : row.memory_kind;
   r.plan.chunks = split_layers(row.model, row.plan.pp * row.plan.vp, rule->split);

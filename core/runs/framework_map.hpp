@@ -30,7 +30,9 @@ struct StackRule {
   std::string precision;  // of the products; empty = any
   std::string notes;      // a word of the row's notes ("compiler"); empty = any
   std::string overlap;    // "yes" or "no": the row states gradient overlap or none; empty = any
-  int min_zero = 0;       // class rules: at least this ZeRO stage
+  // Reductions of gradients and gathers of parameters run beside the passes where the row does not say whether they do.
+  bool overlaps_unless_stated = true;
+  int min_zero = 0;  // class rules: at least this ZeRO stage
   int max_tp = 1 << 20;
   int max_pp = 1 << 20;
   std::string attention;  // class rules: kernel that the row states

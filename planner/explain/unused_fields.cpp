@@ -38,7 +38,7 @@ std::vector<std::string> unused_fields(const ParallelPlan& plan, const ModelSpec
         "the same");
   if (plan.bucket_elements > 0 && units)
     out.push_back("bucket_elements: the gradients of a layer are reduced together, whatever their size");
-  else if (plan.bucket_elements > 0 && !plan.overlap_grad_reduce)
+  else if (plan.bucket_elements > 0 && bucket_limit(plan, rules) == 0)
     out.push_back("bucket_elements: gradients that are reduced after the backward pass are one bucket");
   if (plan.last_bucket_split > 1 && units)
     out.push_back("last_bucket_split: the gradients of a layer are reduced together");

@@ -26,7 +26,7 @@ constexpr std::array<PlanField, kGridFields> kGridFieldOf = {
 class SearchGrid {
  public:
   SearchGrid(const Job& job, const SearchSpace& space, const ParallelPlan& from)
-      : space_(space), has_buckets_(from.overlap_grad_reduce && !buckets_are_units(from, job.stack.rules)) {
+      : space_(space), has_buckets_(bucket_limit(from, job.stack.rules) > 0) {
     for (const LayerRange& range : layer_ranges(from, job.model.n_layers))
       layers_ = std::max(layers_, range.count);
     for (const Recompute& r : space.recompute)

@@ -187,7 +187,7 @@ const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan,
 
 StageStates SearchCache::state_of(const ParallelPlan& p, int chunks_of_plan, Share share) {
   const bool units = buckets_are_units(p, job_.stack.rules);
-  const std::int64_t bucket = units || !p.overlap_grad_reduce ? 0 : p.bucket_elements;
+  const std::int64_t bucket = bucket_limit(p, job_.stack.rules) > 0 ? p.bucket_elements : 0;
   const Key of_buckets{p.tp,
                        p.pp,
                        p.vp,

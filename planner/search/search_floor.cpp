@@ -279,7 +279,8 @@ bool SearchTree::stages_fit(double floor_bytes, const ParallelPlan& plan, std::u
 // buffers may be smaller still and are not counted.
 SearchTree::Fullest SearchTree::fullest(ParallelPlan lowest_memory) const {
   lowest_memory.overlap_grad_reduce = lowest_memory.overlap_param_gather = false;
-  lowest_memory.bucket_elements = 0, lowest_memory.last_bucket_split = 1;
+  lowest_memory.bucket_elements = std::numeric_limits<std::int64_t>::max();
+  lowest_memory.last_bucket_split = 1;
   const MemoryEstimate estimate = estimate_memory(job_.model, job_.training, lowest_memory, job_.stack);
   Fullest fullest;
   for (std::size_t s = 0; s < estimate.stages.size(); ++s) {

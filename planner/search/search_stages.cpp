@@ -205,12 +205,7 @@ SearchTree::Buckets SearchTree::buckets(const ParallelPlan& p) const {
   const StackRules& rules = job_.stack.rules;
   const bool units = buckets_are_units(p, rules), reduces = !units || p.replicas() > 1,
              gathers = p.shards() > 1 || (p.zero_stage >= 3 && !p.parameter_offload);
-  const std::int64_t limit =
-      units || !p.overlap_grad_reduce ? 0
-      : p.bucket_elements > 0
-          ? p.bucket_elements
-          : std::max(rules.bucket_elements, rules.bucket_elements_per_replica * p.replicas());
-  return {limit, units ? 1 : p.last_bucket_split, reduces && p.overlap_grad_reduce,
+  return {bucket_limit(p, rules), units ? 1 : p.last_bucket_split, reduces && p.overlap_grad_reduce,
           gathers && p.overlap_param_gather};
 }
 

@@ -72,12 +72,14 @@ const HeldOut& unseen() {
 }
 
 // The bars of sources that no constant was fitted to (`sextant validate --held-out`), as far as they are reached. Asked: 6 %,
-// regret 2 %, tau 0.8, memory 7 %. Of the regret, one erratic run of nanotron (nt-0348) is 1.4.
+// regret 2 %, tau 0.8, memory 7 %, lack of memory found and truly said in 95 %. Of the regret, one erratic run of nanotron
+// (nt-0348) is 1.4.
 TEST(PresetFits, UnseenSourcesAreAsGoodAsReached) {
   SEXTANT_NEEDS_MEASURED();
   double error = 0, memory = 0, covered = 0, timed = 0, held = 0, peaks = 0;
-  int sources = 0, of_memory = 0;
+  int sources = 0, of_memory = 0, found = 0, missed = 0, false_alarms = 0;
   for (const SourceScore& s : unseen().sources) {
+    found += s.oom_true, missed += s.oom_missed, false_alarms += s.oom_false;
     if (s.rows > 0) ++sources, error += s.mape;
     if (s.memory_rows > 0) ++of_memory, memory += s.memory_mape;
     covered += s.covered, timed += s.rows, held += s.memory_covered, peaks += s.memory_rows;
@@ -85,12 +87,15 @@ TEST(PresetFits, UnseenSourcesAreAsGoodAsReached) {
   const RankingScore choice = ranking_of(unseen().sources);
   fmt::print(
       "unseen: {:.2f} % of {} sources, memory {:.2f} %, regret {:.2f} %, tau {:.2f}, inside {:.3f}, peaks "
-      "{:.3f}\n",
-      error / sources, sources, memory / of_memory, choice.regret, choice.tau, covered / timed, held / peaks);
-  EXPECT_LE(error / sources, 5.9);
-  EXPECT_LE(memory / of_memory, 7.0);  // asked
-  EXPECT_LE(choice.regret, 3.6);
-  EXPECT_GE(choice.tau, 0.77);
+      "{:.3f}, OOM {} found, {} missed, {} false\n",
+      error / sources, sources, memory / of_memory, choice.regret, choice.tau, covered / timed, held / peaks,
+      found, missed, false_alarms);
+  EXPECT_LE(error / sources, 5.6);
+  EXPECT_LE(memory / of_memory, 5.6);
+  EXPECT_LE(choice.regret, 2.75);
+  EXPECT_GE(choice.tau, 0.8);
+  EXPECT_GE(found, 0.95 * (found + missed));
+  EXPECT_GE(found, 0.95 * (found + false_alarms));
   for (const double share : {covered / timed, held / peaks}) {
     EXPECT_GE(share, 0.85);
     EXPECT_LE(share, 0.95);

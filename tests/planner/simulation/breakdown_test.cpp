@@ -65,6 +65,19 @@ TEST(Breakdown, NonOverlappedReductionIsExposed) {
             at(split("dp1.mbs4"), TimeCategory::exposed_dp));
 }
 
+// Each of several micro-batches waits for its own reductions, bucket by bucket.
+TEST(Breakdown, ReductionsOfEveryMicrobatchAreExposedWithoutOverlap) {
+  StackSpec stack;
+  stack.rules.reduce_every_microbatch = true;
+  const auto exposed = [&](const char* key) {
+    const auto g = lower_tiny(key, 8, 16, stack, false);
+    return at(breakdown(g, simulate(g, price(g, HashedCost{}))).mean, TimeCategory::exposed_dp);
+  };
+  const double once = exposed("dp4.z1.mbs1.b2K.nogr.nopg"), four_times = exposed("dp4.z2.mbs1.b2K.nogr.nopg");
+  EXPECT_GT(four_times, 3 * once);
+  EXPECT_LT(exposed("dp4.z2.mbs1.b2K.nopg"), four_times) << "the negative control";
+}
+
 // What reductions of every micro-batch hold up is theirs, not the optimizer's, whose part is what it does itself.
 TEST(Breakdown, WaitsForTheEndOfAReductionAreExposed) {
   StackSpec stack;

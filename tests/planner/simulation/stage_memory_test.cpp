@@ -253,6 +253,24 @@ TEST(StageMemory, ModulesOfALayerAreFetchedOneByOne) {
   }
 }
 
+// Gradients that are reduced in every micro-batch make room for those of the next bucket, whether the backward pass goes on or
+// waits; those that are reduced after the last one are all held.
+TEST(StageMemory, AReductionThatIsWaitedForStillMakesRoom) {
+  const auto held = [](const StackSpec& stack, const char* key) {
+    const auto m = estimate_memory(tiny_model(), tiny_training(), parse_plan_key(key), stack).stages[0];
+    return m.at_peak[static_cast<std::size_t>(BufferKind::communication)];
+  };
+  const StackSpec every = reducing_every_microbatch();
+  EXPECT_EQ(held(every, "dp4.z2.mbs1.b2K.nogr.nopg"), held(every, "dp4.z2.mbs1.b2K.nopg"));
+  EXPECT_LT(held(every, "dp4.z2.mbs1.b2K.nogr.nopg"), held(every, "dp4.z2.mbs1.b2M.nogr.nopg"));
+  const auto buckets = [](const StackSpec& stack, const char* key) {
+    return parameter_layout(tiny_model(), parse_plan_key(key), stack.rules, 0).buckets.size();
+  };
+  EXPECT_EQ(buckets(every, "dp4.z2.mbs1.b2K.nogr"), buckets(every, "dp4.z2.mbs1.b2K"));
+  EXPECT_GT(buckets(every, "dp4.z1.mbs1.b2K"), 1);
+  EXPECT_EQ(buckets(every, "dp4.z1.mbs1.b2K.nogr"), 1) << "at the end there is nothing to make room for";
+}
+
 // Negative control: one byte less in every activation buffer of a stage must show.
 TEST(StageMemory, TheComparisonSeesAByteTooFew) {
   auto g = lower_tiny("pp4.mbs1");

@@ -53,6 +53,24 @@ TEST(FrameworkMap, WithoutADateItIsTheLatestThatCanDoIt) {
   EXPECT_GT(taken(r).interval, interval);
 }
 
+// Megatron-LM and PaddleNLP overlap where they are told to; FSDP does so unless it is told not to.
+TEST(FrameworkMap, WhatARowDoesNotSayOfOverlapIsTheFrameworksDefault) {
+  RunRow r = hopper_row();
+  r.date = "2024-10", r.overlap_stated = r.data_overlap_stated = false;
+  EXPECT_TRUE(taken(r).stack.can.overlap_grad_reduce);
+  EXPECT_FALSE(taken(r).plan.overlap_grad_reduce);
+  EXPECT_FALSE(taken(r).plan.overlap_param_gather);
+  r.overlap_stated = r.data_overlap_stated = r.plan.overlap_grad_reduce = true;
+  EXPECT_TRUE(taken(r).plan.overlap_grad_reduce) << "as the row says";
+  r.overlap_stated = r.data_overlap_stated = r.plan.overlap_grad_reduce = false;
+  r.framework = "NeMo";
+  EXPECT_TRUE(taken(r).plan.overlap_grad_reduce) << "its recipes ask for it";
+  r.framework = "PaddleNLP";
+  EXPECT_FALSE(taken(r).plan.overlap_grad_reduce);
+  r.framework = "Modalities (PyTorch FSDP1)", r.plan.zero_stage = 3;
+  EXPECT_TRUE(taken(r).plan.overlap_grad_reduce);
+}
+
 TEST(FrameworkMap, OtherScalesThanOneOfATensorAreLessSure) {
   RunRow r = hopper_row();
   r.training.compute = Dtype::fp8, r.precision = "FP8";
