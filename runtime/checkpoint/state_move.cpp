@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <map>
 #include <numeric>
 #include <optional>
-#include <thread>
 
 #include <fmt/format.h>
 
 #include "core/base/error.hpp"
+#include "runtime/checkpoint/state_exchange.hpp"
 #include "runtime/checkpoint/state_snapshot.hpp"
 
 namespace sextant {
@@ -20,12 +19,6 @@ namespace {
 struct MovedPlace {
   std::int64_t tensor = 0, row = 0, col = 0, rows = 0, cols = 0;
   Extent extent() const { return {row, col, rows, cols}; }
-};
-
-struct Transfer {
-  int from = 0, to = 0;
-  std::int64_t tensor = 0;
-  Extent extent;
 };
 
 // What is left of a rectangle without another one inside it.
@@ -106,28 +99,6 @@ void copy_extent(const Extent& what, std::byte* to, const Extent& there, const s
                 static_cast<std::size_t>(what.cols * element));
 }
 
-// In `round` of ranks - 1 (or of ranks, when they are odd in number) each rank meets one other, or none: the circle method of
-// tournaments. -1: none.
-int partner(int rank, int round, int ranks) {
-  const int even = ranks + ranks % 2, last = even - 1;
-  const auto of = [&](int r) {
-    if (r == last) {  // the one that stands still meets who would meet itself
-      for (int other = 0; other < last; ++other)
-        if ((2 * other) % last == round % last) return other;
-    }
-    const int other = ((round - r) % last + last) % last;
-    return other == r ? last : other;
-  };
-  const int with = of(rank);
-  return with < ranks ? with : -1;
-}
-
-// The bytes of one message: each of its rectangles, and of each the three fields.
-struct MovedMessage {
-  std::vector<const Transfer*> parts;
-  std::vector<std::byte> bytes;
-};
-
 // Rectangles with their values, by tensor: what the new layout reads.
 class Values {
  public:
@@ -152,24 +123,6 @@ class Values {
   };
   std::map<std::int64_t, std::vector<Value>> by_tensor_;
 };
-
-void pack(MovedMessage& message, std::span<const HeldState* const> held,
-          const std::map<std::string, std::int64_t>& index, std::int64_t element) {
-  std::map<std::int64_t, std::vector<const HeldState::Piece*>> by_tensor;
-  for (const HeldState* part : held)
-    for (const HeldState::Piece& piece : part->pieces()) by_tensor[index.at(piece.tensor)].push_back(&piece);
-  std::byte* at = message.bytes.data();
-  for (const Transfer* t : message.parts)
-    for (std::size_t f = 0; f < kStateFields.size(); ++f) {
-      // A rectangle that was cut from one source lies in one of its pieces.
-      for (const HeldState::Piece* piece : by_tensor[t->tensor])
-        if (intersection(t->extent, piece->extent) == t->extent) {
-          copy_extent(t->extent, at, t->extent, piece->data[f].data(), piece->extent, element);
-          break;
-        }
-      at += t->extent.elements() * element;
-    }
-}
 
 // What of a model's state nobody has been found to hold.
 class OpenState {
@@ -315,70 +268,22 @@ StateMove take_state(std::span<const HeldState* const> held, Communicator& world
                                           sextant::to_string(missing.front().extent())),
                               "every piece with some rank", "resume from the newest checkpoint: --resume"});
 
-  // Both directions at once, each over communicators of its own; between two ranks one message each way.
-  const int rank = world.rank(), ranks = world.size();
-  std::vector<MovedMessage> out(static_cast<std::size_t>(ranks)), in(static_cast<std::size_t>(ranks));
-  Values values;
-  for (const Transfer& t : transfers) {
-    const std::int64_t bytes = 3 * t.extent.elements() * element;
-    if (t.to == rank && t.from == rank) move.own_bytes += bytes;
-    if (t.to == rank && t.from != rank) {
-      in[static_cast<std::size_t>(t.from)].parts.push_back(&t);
-      in[static_cast<std::size_t>(t.from)].bytes.resize(in[static_cast<std::size_t>(t.from)].bytes.size() +
-                                                        static_cast<std::size_t>(bytes));
-      move.received_bytes += bytes;
-    }
-    if (t.from == rank && t.to != rank) {
-      out[static_cast<std::size_t>(t.to)].parts.push_back(&t);
-      out[static_cast<std::size_t>(t.to)].bytes.resize(out[static_cast<std::size_t>(t.to)].bytes.size() +
-                                                       static_cast<std::size_t>(bytes));
-    }
-  }
-  const auto upward = everyone(world), downward = everyone(world);  // from lower to higher ranks, and back
-  const auto carry = [&](Communicator& comm, bool up) {
-    for (int round = 0; round < ranks + ranks % 2 - 1; ++round) {
-      const int with = partner(rank, round, ranks);
-      if (with < 0) continue;
-      const bool sends = (with > rank) == up;
-      MovedMessage& message =
-          sends ? out[static_cast<std::size_t>(with)] : in[static_cast<std::size_t>(with)];
-      if (message.bytes.empty()) continue;
-      const auto bytes = static_cast<std::int64_t>(message.bytes.size());
-      if (!sends) {
-        comm.recv(message.bytes.data(), bytes, with, {});
-        continue;
-      }
-      pack(message, held, index, element);
-      comm.send(message.bytes.data(), bytes, with, {});
-      message.bytes = {};
-    }
-  };
-  std::exception_ptr why;
-  {
-    std::jthread back([&] {
-      try {
-        carry(*downward, false);
-      } catch (const std::exception& e) {
-        why = std::current_exception();
-        world.abort(e.what());
-      }
-    });
-    try {
-      carry(*upward, true);
-    } catch (const std::exception& e) {
-      world.abort(e.what());
-      back.join();
-      throw;
-    }
-  }
-  if (why) std::rethrow_exception(why);
-
+  for (const Transfer& t : transfers)
+    if (t.to == world.rank())
+      (t.from == t.to ? move.own_bytes : move.received_bytes) +=
+          static_cast<std::int64_t>(kStateFields.size()) * t.extent.elements() * element;
+  HeldPieces pieces;
   for (const HeldState* part : held)
-    for (const HeldState::Piece& piece : part->pieces())
-      values.add(index.at(piece.tensor), piece.extent,
-                 {piece.data[0].data(), piece.data[1].data(), piece.data[2].data()});
-  for (const MovedMessage& message : in) {
-    const std::byte* at = message.bytes.data();
+    for (const HeldState::Piece& piece : part->pieces()) pieces[index.at(piece.tensor)].push_back(&piece);
+  const std::vector<Arrived> arrived = exchange(transfers, pieces, element, world);
+
+  Values values;
+  for (const auto& [tensor, of_tensor] : pieces)
+    for (const HeldState::Piece* piece : of_tensor)
+      values.add(tensor, piece->extent,
+                 {piece->data[0].data(), piece->data[1].data(), piece->data[2].data()});
+  for (const Arrived& message : arrived) {
+    const std::byte* at = message.values.get();
     for (const Transfer* t : message.parts) {
       const std::int64_t field = t->extent.elements() * element;
       values.add(t->tensor, t->extent, {at, at + field, at + 2 * field});

@@ -138,9 +138,10 @@ void restore(const RankState& state, Device& device, const Checkpoint& checkpoin
 void fill(const RankState& state, Device& device, const StateReader& read) {
   const Dtype dtype = state.accumulator();
   const std::int64_t element = size_bytes(dtype);
+  std::vector<std::byte> slice;
   for (std::size_t b = 0; b < state.layout().buckets.size(); ++b) {
     for (const StateField field : kStateFields) {
-      std::vector<std::byte> slice(static_cast<std::size_t>(state.slice(b) * element));
+      slice.assign(static_cast<std::size_t>(state.slice(b) * element), std::byte{0});
       state.for_each_piece(b, [&](std::size_t p, ElementRange range) {
         const std::int64_t first = state.begin_in_slice(b, p, range), n = range.end - range.begin;
         read(field, state.slice_of(p), {first, first + n},

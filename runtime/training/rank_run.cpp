@@ -152,6 +152,7 @@ void train_rank(const TrainingRun& run, Communicator& world, RunShared& shared) 
         const Seconds took(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
         const std::lock_guard lock(shared.mutex);
         shared.result.moved_bytes += move.received_bytes;
+        shared.result.most_moved_bytes = std::max(shared.result.most_moved_bytes, move.received_bytes);
         shared.result.moving = std::max(shared.result.moving, took);
       } else if (run.resume) {
         restore(trainer.state(), *device, *run.resume);

@@ -100,6 +100,7 @@ struct RunResult {
   std::optional<StepReport> last;
   // What was carried here: all ranks together, and how long it took.
   std::int64_t moved_bytes = 0;
+  std::int64_t most_moved_bytes = 0;  // of them, by one rank
   Seconds moving;
   bool first_rank = false;  // world rank 0 was of this process
   // Until this process's ranks stood before their first step: devices, memory, libraries, weights.

@@ -58,6 +58,23 @@ INSTANTIATE_TEST_SUITE_P(Memory, StateMoves, ::testing::ValuesIn(kLayouts), [](c
   return name;
 });
 
+// Messages of several parts, whole rows and halves of rows, to and from each rank at once.
+TEST(StateMove, LargeMessagesTravelInParts) {
+  const auto large = [](CheckpointTrial& trial) { trial.model.vocab_size = 16384; };
+  CheckpointTrial first("dp4.z1.mbs2", {}, large), second("tp2.sp.dp2.z1.mbs2", {}, large),
+      third("tp4.sp.mbs2", {}, large);
+  CarriedState carried;
+  go_and_pause(first, carried, 1);
+  ASSERT_EQ(first.error, "");
+  for (CheckpointTrial* next : {&second, &third}) {
+    next->run.carried = &carried;
+    ASSERT_EQ(next->go(2).error, "");
+    EXPECT_EQ(next->at_start, first.at_end);
+  }
+  third.run.steps = 3;
+  EXPECT_GT(train(third.run).most_moved_bytes, 4 << 20);
+}
+
 // Replicas have what a lost rank held; shards of which there is one do not.
 TEST(StateMove, WhatALostRankHeldComesFromReplicas) {
   for (const bool replicas : {true, false}) {
