@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/state_exchange.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <exception>
