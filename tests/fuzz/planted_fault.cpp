@@ -9,7 +9,7 @@ namespace sextant::fuzz {
 void planted_fault(std::string_view text) {
   ParallelPlan plan;
   if (!accepts([&] { plan = parse_plan_key(text); })) return;
-  SEXTANT_CHECK(plan.world() < 10'000, "planted");
+  SEXTANT_CHECK(plan.world() < 1'000, "planted");
 }
 
 }  // namespace sextant::fuzz
