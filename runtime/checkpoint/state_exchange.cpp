@@ -11,8 +11,6 @@
 namespace sextant {
 namespace {
 
-constexpr auto kFields = static_cast<std::int64_t>(kStateFields.size());
-
 // One rank's message to another: rectangles one after the other, and of each the three fields, row after row.
 struct MovedMessage {
   std::vector<const Transfer*> parts;
@@ -134,12 +132,14 @@ class MessageReader {
 std::vector<Arrived> exchange(std::span<const Transfer> transfers, const HeldPieces& held,
                               std::int64_t element, Communicator& world) {
   const int rank = world.rank();
+  constexpr auto fields = static_cast<std::int64_t>(kStateFields.size());
   MovedMessages messages;
   for (const Transfer& t : transfers) {
     if (t.to == t.from) continue;
     MovedMessage& message = messages[{t.from, t.to}];
-    message.parts.push_back(&t), message.size += kFields * t.extent.elements() * element;
+    message.parts.push_back(&t), message.size += fields * t.extent.elements() * element;
   }
+  if (messages.empty()) return {};  // on every rank: each has what it needs
   std::map<int, MessageReader> out;
   std::vector<Arrived> in;
   std::map<int, std::byte*> places;  // of what is received next, by sender
@@ -148,7 +148,7 @@ std::vector<Arrived> exchange(std::span<const Transfer> transfers, const HeldPie
     if (ends.second != rank) continue;
     auto values = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(message.size));
     places[ends.first] = values.get();
-    in.push_back({message.parts, std::move(values)});
+    in.push_back({message.parts, message.size, std::move(values)});
   }
   const std::vector<Turn> turns = in_turn(messages, world.size());
   Lanes lanes(world);

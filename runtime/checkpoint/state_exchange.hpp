@@ -28,6 +28,7 @@ using HeldPieces = std::map<std::int64_t, std::vector<const HeldState::Piece*>>;
 // What one rank has sent: its rectangles one after the other, and of each the fields of StateField, row after row.
 struct Arrived {
   std::vector<const Transfer*> parts;
+  std::int64_t bytes = 0;
   std::unique_ptr<std::byte[]> values;
 };
 

@@ -268,10 +268,6 @@ StateMove take_state(std::span<const HeldState* const> held, Communicator& world
                                           sextant::to_string(missing.front().extent())),
                               "every piece with some rank", "resume from the newest checkpoint: --resume"});
 
-  for (const Transfer& t : transfers)
-    if (t.to == world.rank())
-      (t.from == t.to ? move.own_bytes : move.received_bytes) +=
-          static_cast<std::int64_t>(kStateFields.size()) * t.extent.elements() * element;
   HeldPieces pieces;
   for (const HeldState* part : held)
     for (const HeldState::Piece& piece : part->pieces()) pieces[index.at(piece.tensor)].push_back(&piece);
@@ -283,6 +279,7 @@ StateMove take_state(std::span<const HeldState* const> held, Communicator& world
       values.add(tensor, piece->extent,
                  {piece->data[0].data(), piece->data[1].data(), piece->data[2].data()});
   for (const Arrived& message : arrived) {
+    move.received_bytes += message.bytes;
     const std::byte* at = message.values.get();
     for (const Transfer* t : message.parts) {
       const std::int64_t field = t->extent.elements() * element;

@@ -49,7 +49,6 @@ struct CarriedState {
 // Of one rank.
 struct StateMove {
   std::int64_t received_bytes = 0;  // over links
-  std::int64_t own_bytes = 0;       // that it had itself
   TrainerClock clock;
 };
 

@@ -7,6 +7,8 @@
 #include "core/cluster/cluster_events.hpp"
 #include "core/timeline/work_profile.hpp"
 #include "planner/calibration/calibration_file.hpp"
+#include "planner/calibration/launcher_tags.hpp"
+#include "planner/calibration/log_text.hpp"
 #include "planner/calibration/nccl_table.hpp"
 #include "planner/calibration/run_log.hpp"
 #include "tests/fuzz/checks.hpp"
@@ -41,6 +43,9 @@ void run_log(std::string_view text) {
   RunLog log;
   if (!accepts([&] { log = parse_run_log(text, "fuzz"); })) return;
   SEXTANT_CHECK(!log.steps.empty(), "a log without a step");
+  // What launchers write before a line may part the words that tell formats.
+  const auto tells = [](std::string_view line) { return log_format_of(line).has_value(); };
+  SEXTANT_CHECK(log_format_of(without_launcher_tags(in_utf8(text), tells)) == log.format, "of two formats");
   for (const LoggedStep& step : log.steps)
     SEXTANT_CHECK(step.value > 0 && std::isfinite(step.value) && step.line >= 1, "a step without a time");
   ModelSpec model;
