@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,11 @@ inline double median(std::vector<double> x) {
 inline double lower_median(std::vector<double> x) {
   const std::size_t middle = (x.size() - 1) / 2;
   return ordered_at(std::move(x), middle);
+}
+
+// Their sum over their number; 0 of none.
+inline double mean(const std::vector<double>& x) {
+  return x.empty() ? 0 : std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
 }
 
 }  // namespace sextant

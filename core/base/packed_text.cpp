@@ -16,11 +16,12 @@ namespace {
 struct Packer {
   std::string_view magic, name, unpack;
 };
-constexpr std::array kOthers = {Packer{"\x28\xb5\x2f\xfd", "zstd", "zstd -d"},
-                                Packer{"\xfd"
-                                       "7zXZ",
-                                       "xz", "xz -d"},
-                                Packer{"BZh9", "bzip2", "bzip2 -d"}, Packer{"PK\x03\x04", "zip", "unzip"}};
+constexpr std::array kOtherPackers = {Packer{"\x28\xb5\x2f\xfd", "zstd", "zstd -d"},
+                                      Packer{"\xfd"
+                                             "7zXZ",
+                                             "xz", "xz -d"},
+                                      Packer{"BZh9", "bzip2", "bzip2 -d"},
+                                      Packer{"PK\x03\x04", "zip", "unzip"}};
 
 [[noreturn]] void damaged(const std::string& file, std::string found) {
   throw ConfigError(
@@ -30,7 +31,7 @@ constexpr std::array kOthers = {Packer{"\x28\xb5\x2f\xfd", "zstd", "zstd -d"},
 }  // namespace
 
 std::string unpacked(std::string text, const std::string& file, std::uintmax_t limit) {
-  for (const Packer& p : kOthers)
+  for (const Packer& p : kOtherPackers)
     if (text.starts_with(p.magic))
       throw ConfigError(Problem{file, "", fmt::format("packed with {}", p.name),
                                 "text, packed with gzip or not", fmt::format("unpack it: {}", p.unpack)});

@@ -123,7 +123,7 @@ constexpr std::string_view kLlama4 =
 constexpr std::string_view kParallel =
     "attention and MLP beside each other on one norm, and layer norms without RMS";
 constexpr std::string_view kImages = "an encoder of images (decoders of text alone are known)";
-constexpr std::array kMissing = {
+constexpr std::array kLacking = {
     Missing{"mixtral", kExperts},
     Missing{"qwen2_moe", kExperts},
     Missing{"qwen3_moe", kExperts},
@@ -210,11 +210,11 @@ std::int64_t rows_of(const ModelSpec& m, std::string_view ours) {
 }
 
 // "model.layers.3.", "self_attn.q_proj", ".weight"
-struct NameParts {
+struct ModelName {
   std::string_view layer, module, what;
 };
-NameParts parts_of(std::string_view name) {
-  NameParts p;
+ModelName split_name(std::string_view name) {
+  ModelName p;
   p.what = name.substr(name.rfind('.'));
   name.remove_suffix(p.what.size());
   if (name.starts_with(kLayers)) p.layer = name.substr(0, name.find('.', kLayers.size()) + 1);
@@ -260,7 +260,7 @@ const ModelFamily* family_of(const ModelSpec& m) {
 
 TensorPlace place_of(const ModelFamily& family, const ModelSpec& m, std::string_view name,
                      std::int64_t rows) {
-  const NameParts p = parts_of(name);
+  const ModelName p = split_name(name);
   TensorPlace place{std::string(name), rows, std::max<std::int64_t>(1, rows), rows, 0};
   for (const FamilyTensors& t : family.tensors) {
     const auto part = std::ranges::find(t.parts, p.module);
@@ -291,12 +291,12 @@ MissingFeatures missing_for(std::string_view model_type) {
     std::erase(word, '_');
     return word;
   };
-  auto found = std::ranges::find(kMissing, model_type, &Missing::model_type);
-  if (found == kMissing.end())
-    found = std::ranges::find_if(kMissing, [&, wanted = plain(model_type)](const Missing& m) {
+  auto found = std::ranges::find(kLacking, model_type, &Missing::model_type);
+  if (found == kLacking.end())
+    found = std::ranges::find_if(kLacking, [&, wanted = plain(model_type)](const Missing& m) {
       return plain(m.model_type) == wanted;
     });
-  if (found == kMissing.end()) return {};
+  if (found == kLacking.end()) return {};
   return {fmt::format("{}{}", found->what, found->images ? ", and an encoder of images" : ""),
           found->costs_like_llama};
 }

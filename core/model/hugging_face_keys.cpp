@@ -49,46 +49,47 @@ bool all_rotated(const json& value, const json&) {
          (value.is_array() && std::ranges::all_of(value, [](const json& layer) { return layer == 1; }));
 }
 
-struct Other {
+struct OtherKey {
   std::string_view key;
   bool (*harmless)(const json& value, const json& config);
   std::string_view expected, what;
 };
-constexpr std::array kOthers = {
-    Other{"sliding_window", sees_everything, "null", "attention over a window is not modelled"},
-    Other{"attention_chunk_size", asks_for_nothing, "null", "attention over chunks is not modelled"},
-    Other{"layer_types", all_full, "full_attention for every layer", "other layers are not modelled"},
-    Other{"use_parallel_residual", asks_for_nothing, "false", "layers are modelled one part after the other"},
-    Other{"parallel_attn", asks_for_nothing, "false", "layers are modelled one part after the other"},
-    Other{"qk_norm", asks_for_nothing, "false", "norms of queries and keys are not modelled"},
-    Other{"use_qk_norm", asks_for_nothing, "false", "norms of queries and keys are not modelled"},
-    Other{"qk_layernorm", asks_for_nothing, "false", "norms of queries and keys are not modelled"},
-    Other{"qkv_bias", asks_for_nothing, "false", "biases of these layers are not modelled in this family"},
-    Other{"bias", asks_for_nothing, "false", "biases of these layers are not modelled in this family"},
-    Other{"no_rope_layers", all_rotated, "1 for every layer", "layers without positions are not modelled"},
-    Other{"q_lora_rank", asks_for_nothing, "null", "latent attention is not modelled"},
-    Other{"kv_lora_rank", asks_for_nothing, "null", "latent attention is not modelled"},
-    Other{"n_shared_experts", asks_for_nothing, "nothing", "mixtures of experts are not known"},
-    Other{"moe_intermediate_size", asks_for_nothing, "nothing", "mixtures of experts are not known"},
-    Other{"num_nextn_predict_layers", asks_for_nothing, "0",
-          "layers that predict more tokens are not modelled"},
-    Other{"attn_logit_softcapping", asks_for_nothing, "null", "capped scores are not modelled"},
-    Other{"final_logit_softcapping", asks_for_nothing, "null", "capped logits are not modelled"},
-    Other{"embedding_multiplier", is_one, "1", "scaled embeddings are not modelled"},
-    Other{"residual_multiplier", is_one, "1", "scaled residuals are not modelled"},
-    Other{"logits_scaling", is_one, "1", "scaled logits are not modelled"},
-    Other{"use_mrope", asks_for_nothing, "false", "positions of images beside text are not modelled"},
-    Other{"pruned_heads", asks_for_nothing, "{}", "every layer is modelled with all its heads"},
-    Other{"vision_config", asks_for_nothing, "nothing", "decoders of text alone are known"},
-    Other{"audio_config", asks_for_nothing, "nothing", "decoders of text alone are known"},
-    Other{"cross_attention_layers", asks_for_nothing, "nothing", "decoders of text alone are known"},
-    Other{"add_cross_attention", asks_for_nothing, "false", "decoders alone are known"},
-    Other{"is_encoder_decoder", asks_for_nothing, "false", "decoders alone are known"},
-    Other{"scale_attn_by_inverse_layer_idx", asks_for_nothing, "false",
-          "scores scaled by the layer are not modelled"},
-    Other{"scale_attn_weights", is_true, "true", "scores are modelled scaled by the width of a head"},
-    Other{"apply_residual_connection_post_layernorm", asks_for_nothing, "false",
-          "residuals are modelled as taken before the norm"},
+constexpr std::array kOtherKeys = {
+    OtherKey{"sliding_window", sees_everything, "null", "attention over a window is not modelled"},
+    OtherKey{"attention_chunk_size", asks_for_nothing, "null", "attention over chunks is not modelled"},
+    OtherKey{"layer_types", all_full, "full_attention for every layer", "other layers are not modelled"},
+    OtherKey{"use_parallel_residual", asks_for_nothing, "false",
+             "layers are modelled one part after the other"},
+    OtherKey{"parallel_attn", asks_for_nothing, "false", "layers are modelled one part after the other"},
+    OtherKey{"qk_norm", asks_for_nothing, "false", "norms of queries and keys are not modelled"},
+    OtherKey{"use_qk_norm", asks_for_nothing, "false", "norms of queries and keys are not modelled"},
+    OtherKey{"qk_layernorm", asks_for_nothing, "false", "norms of queries and keys are not modelled"},
+    OtherKey{"qkv_bias", asks_for_nothing, "false", "biases of these layers are not modelled in this family"},
+    OtherKey{"bias", asks_for_nothing, "false", "biases of these layers are not modelled in this family"},
+    OtherKey{"no_rope_layers", all_rotated, "1 for every layer", "layers without positions are not modelled"},
+    OtherKey{"q_lora_rank", asks_for_nothing, "null", "latent attention is not modelled"},
+    OtherKey{"kv_lora_rank", asks_for_nothing, "null", "latent attention is not modelled"},
+    OtherKey{"n_shared_experts", asks_for_nothing, "nothing", "mixtures of experts are not known"},
+    OtherKey{"moe_intermediate_size", asks_for_nothing, "nothing", "mixtures of experts are not known"},
+    OtherKey{"num_nextn_predict_layers", asks_for_nothing, "0",
+             "layers that predict more tokens are not modelled"},
+    OtherKey{"attn_logit_softcapping", asks_for_nothing, "null", "capped scores are not modelled"},
+    OtherKey{"final_logit_softcapping", asks_for_nothing, "null", "capped logits are not modelled"},
+    OtherKey{"embedding_multiplier", is_one, "1", "scaled embeddings are not modelled"},
+    OtherKey{"residual_multiplier", is_one, "1", "scaled residuals are not modelled"},
+    OtherKey{"logits_scaling", is_one, "1", "scaled logits are not modelled"},
+    OtherKey{"use_mrope", asks_for_nothing, "false", "positions of images beside text are not modelled"},
+    OtherKey{"pruned_heads", asks_for_nothing, "{}", "every layer is modelled with all its heads"},
+    OtherKey{"vision_config", asks_for_nothing, "nothing", "decoders of text alone are known"},
+    OtherKey{"audio_config", asks_for_nothing, "nothing", "decoders of text alone are known"},
+    OtherKey{"cross_attention_layers", asks_for_nothing, "nothing", "decoders of text alone are known"},
+    OtherKey{"add_cross_attention", asks_for_nothing, "false", "decoders alone are known"},
+    OtherKey{"is_encoder_decoder", asks_for_nothing, "false", "decoders alone are known"},
+    OtherKey{"scale_attn_by_inverse_layer_idx", asks_for_nothing, "false",
+             "scores scaled by the layer are not modelled"},
+    OtherKey{"scale_attn_weights", is_true, "true", "scores are modelled scaled by the width of a head"},
+    OtherKey{"apply_residual_connection_post_layernorm", asks_for_nothing, "false",
+             "residuals are modelled as taken before the norm"},
 };
 
 // The keys that are fine, in words between blanks. First what the readers of core/model/model_hugging_face.cpp read.
@@ -132,7 +133,8 @@ bool key_holds(std::string_view list, std::string_view key) {
 
 bool is_known(std::string_view key) {
   return key.starts_with('_') || key_holds(kShape, key) || key_holds(kBesides, key) ||
-         key_holds(kBookkeeping, key) || std::ranges::find(kOthers, key, &Other::key) != kOthers.end();
+         key_holds(kBookkeeping, key) ||
+         std::ranges::find(kOtherKeys, key, &OtherKey::key) != kOtherKeys.end();
 }
 
 constexpr std::size_t kNamed = 12, kLongestKey = 60;
@@ -151,7 +153,7 @@ std::string shown_key(const std::string& key) {
 
 std::vector<Problem> other_architecture(const json& config) {
   std::vector<Problem> problems;
-  for (const Other& other : kOthers) {
+  for (const OtherKey& other : kOtherKeys) {
     const auto at = config.find(other.key);
     if (at == config.end() || other.harmless(*at, config)) continue;
     problems.push_back(

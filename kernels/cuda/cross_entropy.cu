@@ -40,7 +40,7 @@ struct CrossEntropyGradient {
 };
 
 template <class A>
-__device__ __forceinline__ SoftmaxState<A> from_lane(SoftmaxState<A> s, int offset) {
+__device__ __forceinline__ SoftmaxState<A> state_from_lane(SoftmaxState<A> s, int offset) {
   return {__shfl_xor_sync(0xffffffffu, s.highest, offset), __shfl_xor_sync(0xffffffffu, s.sum, offset)};
 }
 
@@ -64,12 +64,12 @@ __global__ void __launch_bounds__(kStatsThreads, sizeof(A) == 4 ? 4 : 2)
       for (int i = 0; i < N; ++i) values[i] = widen(pack.v[i]);
       softmax_add(s, values);
     });
-    for (int offset = 16; offset > 0; offset /= 2) s = softmax_merge(s, from_lane(s, offset));
+    for (int offset = 16; offset > 0; offset /= 2) s = softmax_merge(s, state_from_lane(s, offset));
     if (lane == 0) partial[warp] = s;
     __syncthreads();
     if (warp == 0) {
       s = lane < warps ? partial[lane] : SoftmaxState<A>{-INFINITY, A(0)};
-      for (int offset = 16; offset > 0; offset /= 2) s = softmax_merge(s, from_lane(s, offset));
+      for (int offset = 16; offset > 0; offset /= 2) s = softmax_merge(s, state_from_lane(s, offset));
       if (lane == 0) {
         const std::int64_t target = targets[row] - first_id;
         A* to = stats(row);

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.hpp"
+#include "kernels/cuda/rows.cuh"
 
 namespace sextant::cuda {
 namespace {
@@ -189,10 +190,6 @@ __global__ void __launch_bounds__(kTotalThreads) total_kernel(const double* x, s
     __syncthreads();
   }
   if (threadIdx.x == 0) *sum = all;
-}
-
-void same_extents(const TensorView& a, const TensorView& b, const char* what) {
-  SEXTANT_CHECK(a.rows == b.rows && a.cols == b.cols, what);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 namespace sextant::cuda {
 namespace {
 
-constexpr int kThreads = 256, kPack = 8;  // bf16 that are read at once
+constexpr int kFp8Threads = 256, kPack = 8;  // bf16 that are read at once
 
 __device__ __forceinline__ unsigned larger(unsigned a, unsigned b) { return a > b ? a : b; }
 
@@ -30,7 +30,7 @@ Source source_of(const TensorView& x) {
           static_cast<unsigned>(flat ? x.elements() : x.cols)};
 }
 
-__global__ void __launch_bounds__(kThreads) fp8_largest_kernel(Search search) {
+__global__ void __launch_bounds__(kFp8Threads) fp8_largest_kernel(Search search) {
   __shared__ unsigned partial[32];
   Source x = search.source[0];
   std::uint32_t* words = search.words[0];
@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(kThreads) fp8_largest_kernel(Search search) {
   const unsigned packs = x.cols / kPack;
   const std::int64_t all = static_cast<std::int64_t>(packs) * x.rows;
   unsigned most = 0;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < all;
-       i += static_cast<std::int64_t>(Fp8Largest::kWords) * kThreads) {
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kFp8Threads + threadIdx.x; i < all;
+       i += static_cast<std::int64_t>(Fp8Largest::kWords) * kFp8Threads) {
     const std::int64_t row = x.rows == 1 ? 0 : i / packs;
     const auto pack = read<kPack>(x.data + row * x.stride + (i - row * packs) * kPack);
 #pragma unroll
@@ -51,24 +51,24 @@ __global__ void __launch_bounds__(kThreads) fp8_largest_kernel(Search search) {
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = most;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  for (unsigned warp = 1; warp < kThreads / 32; ++warp) most = larger(most, partial[warp]);
+  for (unsigned warp = 1; warp < kFp8Threads / 32; ++warp) most = larger(most, partial[warp]);
   words[blockIdx.x] = most;
 }
 
 // The scale of an operand from what was found, the same for every thread of a block.
 struct Found {
   const std::uint32_t* words;
-  int count;    // a multiple of kThreads
+  int count;    // a multiple of kFp8Threads
   float* down;  // out
 };
 __device__ __forceinline__ fp8::Scale scale_in(const Found& found, Fp8 format) {
   __shared__ unsigned partial[32];
   unsigned most = 0;
-  for (int i = threadIdx.x; i < found.count; i += kThreads) most = larger(most, found.words[i]);
+  for (int i = threadIdx.x; i < found.count; i += kFp8Threads) most = larger(most, found.words[i]);
   for (int offset = 16; offset > 0; offset /= 2) most = larger(most, from_lane(most, offset));
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = most;
   __syncthreads();
-  for (unsigned warp = 0; warp < kThreads / 32; ++warp) most = larger(most, partial[warp]);
+  for (unsigned warp = 0; warp < kFp8Threads / 32; ++warp) most = larger(most, partial[warp]);
   const fp8::Scale scale = fp8::scale_of(most, format);
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *found.down = scale.down;
   return scale;
@@ -105,12 +105,12 @@ struct alignas(8) Words2 {
 
 // As it lies: 16 elements a thread.
 template <Fp8 F>
-__global__ void __launch_bounds__(kThreads) fp8_rows_kernel(Source x, Found found, std::uint8_t* codes) {
+__global__ void __launch_bounds__(kFp8Threads) fp8_rows_kernel(Source x, Found found, std::uint8_t* codes) {
   const float up = scale_in(found, F).up;
   const unsigned packs = x.cols / 16;
   const std::int64_t all = static_cast<std::int64_t>(packs) * x.rows;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < all;
-       i += static_cast<std::int64_t>(gridDim.x) * kThreads) {
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kFp8Threads + threadIdx.x; i < all;
+       i += static_cast<std::int64_t>(gridDim.x) * kFp8Threads) {
     const std::int64_t row = x.rows == 1 ? 0 : i / packs;
     const Bfloat16* from = x.data + row * x.stride + (i - row * packs) * 16;
     const auto low = read<kPack>(from), high = read<kPack>(from + kPack);
@@ -122,15 +122,15 @@ __global__ void __launch_bounds__(kThreads) fp8_rows_kernel(Source x, Found foun
 
 // Turned, and as it lies where both are wanted, in tiles of 128 x 128. A thread reads 8 columns of 4 rows and writes a word of 4 rows for each column, in a place
 // that no other lane's bank has (a column's words are shuffled by its number); then 16 rows of a column are written together.
-constexpr int kTile = 128;
+constexpr int kCodeTile = 128;
 template <Fp8 F, bool kBoth>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kFp8Threads)
     fp8_turned_kernel(Source x, Found found, std::uint8_t* codes, std::uint8_t* straight) {
-  __shared__ Words tile[kTile][kTile / 16];
+  __shared__ Words tile[kCodeTile][kCodeTile / 16];
   const float up = scale_in(found, F).up;
-  const unsigned row0 = blockIdx.y * kTile, col0 = blockIdx.x * kTile;
+  const unsigned row0 = blockIdx.y * kCodeTile, col0 = blockIdx.x * kCodeTile;
   const unsigned lane = threadIdx.x % 16, column = col0 + lane * kPack;
-  for (unsigned quad = threadIdx.x / 16; quad < kTile / 4; quad += kThreads / 16) {
+  for (unsigned quad = threadIdx.x / 16; quad < kCodeTile / 4; quad += kFp8Threads / 16) {
     const unsigned row = row0 + quad * 4;
     if (row >= x.rows || column >= x.cols) continue;
     unsigned words[4][2];
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   const unsigned group = threadIdx.x % 8, row = row0 + group * 16;
-  for (unsigned c = threadIdx.x / 8; c < kTile; c += kThreads / 8) {
+  for (unsigned c = threadIdx.x / 8; c < kCodeTile; c += kFp8Threads / 8) {
     if (row >= x.rows || col0 + c >= x.cols) continue;
     const unsigned shuffle = c / kPack * 2;
     const Words read_back = tile[c][group ^ (shuffle / 4)];
@@ -172,24 +172,24 @@ void cast_operand(const Fp8Operand& o, const Found& found, cudaStream_t stream) 
   if (o.turned) {
     const Source x{o.source.row<Bfloat16>(), o.source.stride, static_cast<unsigned>(rows),
                    static_cast<unsigned>(cols)};
-    const std::int64_t high = (rows + kTile - 1) / kTile;
+    const std::int64_t high = (rows + kCodeTile - 1) / kCodeTile;
     SEXTANT_CHECK(high <= 65535, "fp8: too many rows");
-    const dim3 grid(static_cast<unsigned>((cols + kTile - 1) / kTile), static_cast<unsigned>(high));
+    const dim3 grid(static_cast<unsigned>((cols + kCodeTile - 1) / kCodeTile), static_cast<unsigned>(high));
     if (o.codes)
-      fp8_turned_kernel<F, true><<<grid, kThreads, 0, stream>>>(x, found, o.turned, o.codes);
+      fp8_turned_kernel<F, true><<<grid, kFp8Threads, 0, stream>>>(x, found, o.turned, o.codes);
     else
-      fp8_turned_kernel<F, false><<<grid, kThreads, 0, stream>>>(x, found, o.turned, nullptr);
+      fp8_turned_kernel<F, false><<<grid, kFp8Threads, 0, stream>>>(x, found, o.turned, nullptr);
   } else {
-    const std::int64_t blocks = (rows * cols / 16 + kThreads - 1) / kThreads;
+    const std::int64_t blocks = (rows * cols / 16 + kFp8Threads - 1) / kFp8Threads;
     const unsigned grid = static_cast<unsigned>(blocks < 4096 ? blocks : 4096);
-    fp8_rows_kernel<F><<<grid, kThreads, 0, stream>>>(source_of(o.source), found, o.codes);
+    fp8_rows_kernel<F><<<grid, kFp8Threads, 0, stream>>>(source_of(o.source), found, o.codes);
   }
   check_launch("cast to fp8");
 }
 
 // Adds what of an operand has to be looked through.
 void look_through(Search& search, const Fp8Operand& o) {
-  static_assert(Fp8Largest::kWords == kThreads);
+  static_assert(Fp8Largest::kWords == kFp8Threads);
   if (!o.wanted() || o.largest.known) return;
   std::int64_t first = 0;
   for (int part = 0; part < o.largest.parts; ++part) {
@@ -201,25 +201,25 @@ void look_through(Search& search, const Fp8Operand& o) {
   SEXTANT_CHECK(first == o.source.rows, "fp8: parts of an operand");
 }
 
-constexpr int kProduct = 32, kRows = 8;  // a block of 32 x 8 threads makes 32 x 32 elements
+constexpr int kProduct = 32, kProductRows = 8;  // a block of 32 x 8 threads makes 32 x 32 elements
 
-struct Extents {
+struct ProductExtents {
   std::int64_t m, n, k, ldc;
   bool accumulate;
 };
 
 template <class C>
-__global__ void __launch_bounds__(kProduct* kRows)
-    codes_kernel(Extents e, const std::uint8_t* a, const std::uint8_t* b, Fp8 of_a, Fp8 of_b,
+__global__ void __launch_bounds__(kProduct* kProductRows)
+    codes_kernel(ProductExtents e, const std::uint8_t* a, const std::uint8_t* b, Fp8 of_a, Fp8 of_b,
                  const float* down, C* c) {
   __shared__ float as[kProduct][kProduct + 1], bs[kProduct][kProduct + 1];
   const int x = threadIdx.x, y = threadIdx.y;
   const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.y) * kProduct,
                      column0 = static_cast<std::int64_t>(blockIdx.x) * kProduct;
-  float sum[kProduct / kRows] = {};
+  float sum[kProduct / kProductRows] = {};
   for (std::int64_t k0 = 0; k0 < e.k; k0 += kProduct) {
     const std::int64_t k = k0 + x;
-    for (int i = y; i < kProduct; i += kRows) {
+    for (int i = y; i < kProduct; i += kProductRows) {
       as[i][x] = row0 + i < e.m && k < e.k ? fp8::decode(a[(row0 + i) * e.k + k], of_a) : 0.0f;
       bs[x][i] = column0 + i < e.n && k < e.k ? fp8::decode(b[(column0 + i) * e.k + k], of_b) : 0.0f;
     }
@@ -227,12 +227,12 @@ __global__ void __launch_bounds__(kProduct* kRows)
 #pragma unroll
     for (int i = 0; i < kProduct; ++i)
 #pragma unroll
-      for (int r = 0; r < kProduct / kRows; ++r) sum[r] += as[y + r * kRows][i] * bs[i][x];
+      for (int r = 0; r < kProduct / kProductRows; ++r) sum[r] += as[y + r * kProductRows][i] * bs[i][x];
     __syncthreads();
   }
 #pragma unroll
-  for (int r = 0; r < kProduct / kRows; ++r) {
-    const std::int64_t row = row0 + y + r * kRows, column = column0 + x;
+  for (int r = 0; r < kProduct / kProductRows; ++r) {
+    const std::int64_t row = row0 + y + r * kProductRows, column = column0 + x;
     if (row >= e.m || column >= e.n) continue;
     C& out = c[row * e.ldc + column];
     const float value = sum[r] * down[0] * down[kFp8Factor];
@@ -248,7 +248,7 @@ void fp8_operands(const Fp8Operand& a, const Fp8Operand& b, Fp8Room* room, Nativ
   look_through(search, a), look_through(search, b);
   if (search.count > 0) {
     const dim3 grid(Fp8Largest::kWords, static_cast<unsigned>(search.count));
-    fp8_largest_kernel<<<grid, kThreads, 0, stream>>>(search);
+    fp8_largest_kernel<<<grid, kFp8Threads, 0, stream>>>(search);
     check_launch("largest value for fp8");
   }
   float* down = room->down;
@@ -264,11 +264,11 @@ void fp8_operands(const Fp8Operand& a, const Fp8Operand& b, Fp8Room* room, Nativ
 }
 
 void gemm_codes_tiles(const GemmArgs& g, const float* down) {
-  const Extents e{g.c.rows, g.c.cols, g.a.cols, g.c.stride, g.accumulate};
+  const ProductExtents e{g.c.rows, g.c.cols, g.a.cols, g.c.stride, g.accumulate};
   const std::int64_t rows = (e.m + kProduct - 1) / kProduct;
   SEXTANT_CHECK(rows <= 65535, "gemm tiles: too many rows");
   const dim3 grid(static_cast<unsigned>((e.n + kProduct - 1) / kProduct), static_cast<unsigned>(rows)),
-      block(kProduct, kRows);
+      block(kProduct, kProductRows);
   const auto run = [&]<class C>(C* c) {
     codes_kernel<C><<<grid, block, 0, stream_of(g.stream).stream>>>(
         e, static_cast<const std::uint8_t*>(g.a.data), static_cast<const std::uint8_t*>(g.b.data), g.round_a,

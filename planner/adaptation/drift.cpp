@@ -16,12 +16,6 @@ constexpr int kBiasSteps =
     200;  // from which a bias is learnt; more, and a slow drift would be learnt as well
 constexpr double kOvershoot = 1.166;  // of a sum of normal steps beyond its threshold
 
-double mean(const std::vector<double>& x) {
-  double sum = 0;
-  for (const double v : x) sum += v;
-  return x.empty() ? 0 : sum / static_cast<double>(x.size());
-}
-
 // Mean steps to a false alarm of one sum.
 double run_length(double k, double h) {
   const double b = h + kOvershoot;

@@ -16,7 +16,7 @@ namespace sextant {
 
 namespace {
 
-using Holds = std::function<bool(const MeasuredRun&)>;  // is it left out of the fit, and scored?
+using LeavesOut = std::function<bool(const MeasuredRun&)>;  // is it left out of the fit, and scored?
 
 // Fits to parts of one set of runs.
 class PartialFits {
@@ -38,7 +38,7 @@ class PartialFits {
     int rows = 0;
   };
   // Without what each holds, all of them at once: a run is lowered for all fits that saw it.
-  std::vector<Fit> without(std::span<const Holds> held) const {
+  std::vector<Fit> without(std::span<const LeavesOut> held) const {
     std::vector<std::vector<Eigen::Index>> seen(held.size());
     for (std::size_t h = 0; h < held.size(); ++h)
       for (std::size_t r = 0; r < runs_.size(); ++r)
@@ -87,9 +87,9 @@ std::vector<RunPrediction> predicted(std::span<const RunRow> rows, const Framewo
 
 bool fp8(const MeasuredRun& m) { return m.run.training.compute == Dtype::fp8; }
 
-std::vector<std::pair<std::string, Holds>> splits(std::span<const MeasuredRun> runs) {
+std::vector<std::pair<std::string, LeavesOut>> splits(std::span<const MeasuredRun> runs) {
   constexpr int kSmall = 64, kFewest = 10;  // GPUs; rows that a device needs to be a split of its own
-  std::vector<std::pair<std::string, Holds>> out = {
+  std::vector<std::pair<std::string, LeavesOut>> out = {
       {fmt::format("more than {} GPUs", kSmall),
        [](const MeasuredRun& m) { return m.run.plan.world() > kSmall; }},
       {"context parallelism", [](const MeasuredRun& m) { return m.run.plan.cp > 1; }},
@@ -140,7 +140,7 @@ HeldOut held_out(std::span<const RunRow> rows, const FrameworkMap& map,
   out.predictions.resize(rows.size());
   std::map<std::string, std::vector<std::size_t>> sources;
   for (std::size_t i = 0; i < rows.size(); ++i) sources[rows[i].source].push_back(i);
-  std::vector<Holds> held;
+  std::vector<LeavesOut> held;
   for (const auto& [source, at] : sources)
     held.emplace_back([name = source](const MeasuredRun& m) { return m.source == name; });
   auto fit = fits.without(held);

@@ -1,17 +1,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 
+#include "core/base/median.hpp"
 #include "planner/validation/validate.hpp"
 
 namespace sextant {
 
 namespace {
-
-double mean(const std::vector<double>& v) {
-  return v.empty() ? 0 : std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size());
-}
 
 double quantile(std::vector<double> v, double q) {
   if (v.empty()) return 0;
@@ -23,33 +19,33 @@ double quantile(std::vector<double> v, double q) {
 }
 
 // Seconds per sequence: groups may mix batches.
-struct Layout {
+struct LayoutTime {
   double predicted = 0, measured = 0;
   bool offered = true;  // predicted to fit: the planner names no other
 };
 
 // How much slower than the best of the group is the best measured of the k layouts that the planner would offer first?
 // Percent. A group of which none is predicted to fit is ranked as a whole.
-double regret(std::vector<Layout> group, std::size_t k) {
-  const auto offered = [](const Layout& l) { return l.offered; };
+double regret(std::vector<LayoutTime> group, std::size_t k) {
+  const auto offered = [](const LayoutTime& l) { return l.offered; };
   const bool any = std::any_of(group.begin(), group.end(), offered);
   const auto last = any ? std::stable_partition(group.begin(), group.end(), offered) : group.end();
   const auto candidates = static_cast<std::size_t>(last - group.begin());
   std::stable_sort(group.begin(), last,
-                   [](const Layout& a, const Layout& b) { return a.predicted < b.predicted; });
-  const auto faster = [](const Layout& a, const Layout& b) { return a.measured < b.measured; };
+                   [](const LayoutTime& a, const LayoutTime& b) { return a.predicted < b.predicted; });
+  const auto faster = [](const LayoutTime& a, const LayoutTime& b) { return a.measured < b.measured; };
   const double best = std::min_element(group.begin(), group.end(), faster)->measured;
   const auto end = group.begin() + static_cast<std::ptrdiff_t>(std::min(k, candidates));
   return 100 * (std::min_element(group.begin(), end, faster)->measured / best - 1);
 }
 
-void score_groups(const std::map<std::string, std::vector<Layout>>& groups, SourceScore& s) {
+void score_groups(const std::map<std::string, std::vector<LayoutTime>>& groups, SourceScore& s) {
   constexpr std::size_t kSmallestGroup = 4;
   std::vector<double> tau, r1, r2, r3;
   for (const auto& [id, group] : groups) {
     if (group.size() < kSmallestGroup) continue;
     std::vector<double> predicted, measured;
-    for (const Layout& l : group) predicted.push_back(l.predicted), measured.push_back(l.measured);
+    for (const LayoutTime& l : group) predicted.push_back(l.predicted), measured.push_back(l.measured);
     tau.push_back(kendall_tau(predicted, measured));
     r1.push_back(regret(group, 1)), r2.push_back(regret(group, 2)), r3.push_back(regret(group, 3));
     if (s.worst_group.empty() || r1.back() > s.worst_regret) s.worst_group = id, s.worst_regret = r1.back();
@@ -61,7 +57,7 @@ void score_groups(const std::map<std::string, std::vector<Layout>>& groups, Sour
 
 struct Samples {
   std::vector<double> error, memory_error;
-  std::map<std::string, std::vector<Layout>> groups;
+  std::map<std::string, std::vector<LayoutTime>> groups;
 };
 
 void add(const RunRow& row, const RunPrediction& p, SourceScore& s, Samples& samples) {

@@ -22,10 +22,10 @@ constexpr std::string_view kWordClass = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
 constexpr std::string_view kHexDigits = "0-9a-fA-F";
 
 constexpr std::size_t kLongest = 10000;  // bytes of a pattern; published ones have some hundreds
-constexpr int kDeepest = 50;             // groups, and sets within sets
+constexpr int kDeepestGroup = 50;        // groups, and sets within sets
 
 // Long names of general categories, and what is named like them.
-constexpr std::string_view kNames =
+constexpr std::string_view kPropertyNames =
     " letter=L casedletter=L& uppercaseletter=Lu lowercaseletter=Ll titlecaseletter=Lt modifierletter=Lm "
     "otherletter=Lo"
     " mark=M nonspacingmark=Mn spacingmark=Mc enclosingmark=Me number=N decimalnumber=Nd letternumber=Nl "
@@ -142,7 +142,7 @@ class Translation {
   }
 
   void open() {
-    if (static_cast<int>(groups_.size()) >= kDeepest) refuse("groups nested too deeply");
+    if (static_cast<int>(groups_.size()) >= kDeepestGroup) refuse("groups nested too deeply");
     const std::size_t begin = out_.size();
     const bool first = begin == 0 || (!groups_.empty() && behind_opening_ == begin);
     ++at_;
@@ -280,9 +280,9 @@ class Translation {
     if (name.empty() || name.size() > 40 || !std::ranges::all_of(name, is_letter))
       refuse(fmt::format("\\{}{{{}}}", letter, given.substr(0, 60)));
     std::string meant;
-    if (const std::size_t known = kNames.find(" " + name + "="); known != std::string_view::npos) {
+    if (const std::size_t known = kPropertyNames.find(" " + name + "="); known != std::string_view::npos) {
       const std::size_t from = known + name.size() + 2;
-      meant = kNames.substr(from, kNames.find(' ', from) - from);
+      meant = kPropertyNames.substr(from, kPropertyNames.find(' ', from) - from);
     }
     if (meant.empty() && name.size() <= 2 && kCategories.find(" " + name + " ") != std::string_view::npos) {
       meant = name;
@@ -294,7 +294,7 @@ class Translation {
 
   // A set from behind its [ to behind its ], spelled for PCRE2; `depth` sets are around it, whose members its own become.
   std::string set(int depth) {
-    if (depth > kDeepest) refuse("sets nested too deeply");
+    if (depth > kDeepestGroup) refuse("sets nested too deeply");
     std::string inside;
     const bool negated = next_is("^");
     if (negated) ++at_;

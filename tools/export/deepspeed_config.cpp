@@ -8,6 +8,8 @@
 
 namespace sextant {
 
+using Json = nlohmann::ordered_json;
+
 namespace {
 
 constexpr std::int64_t kDefaultBucket = 500'000'000;  // reduce_bucket_size, elements
@@ -128,7 +130,6 @@ std::vector<Inexpressible> deepspeed_engine_rules(const PlanFile& file) {
 }
 
 nlohmann::ordered_json deepspeed_config(const PlanFile& file) {
-  using Json = nlohmann::ordered_json;
   const ParallelPlan& p = file.plan;
   const TrainingSpec& t = file.training;
   Json config;

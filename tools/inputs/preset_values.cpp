@@ -71,7 +71,7 @@ bool fits(const std::string& pattern, const std::string& key) {
                             [](const auto& p, const auto& k) { return p == "*" || p == k; });
 }
 
-struct Origin {
+struct ValueOrigin {
   std::string origin, source, date;
 };
 
@@ -85,12 +85,12 @@ class Reader {
     }
   }
 
-  void read(const Json& node, const std::string& key, const Origin& around) {
+  void read(const Json& node, const std::string& key, const ValueOrigin& around) {
     if (node.is_object() && node.contains("value")) return add(node.at("value"), key, around, node);
     const bool list_of_objects =
         node.is_array() && std::ranges::any_of(node, [](const Json& item) { return item.is_structured(); });
     if (!node.is_object() && !list_of_objects) return add(node, key, around, Json::object());
-    Origin own = around;
+    ValueOrigin own = around;
     if (node.is_object() && node.contains("source"))
       own = {text_at(node, "origin"), text_at(node, "source"), text_at(node, "date")};
     for (std::size_t i = 0; list_of_objects && i < node.size(); ++i)
@@ -102,7 +102,7 @@ class Reader {
   std::vector<PresetValue> values;
 
  private:
-  void add(const Json& value, const std::string& key, const Origin& around, const Json& stated) {
+  void add(const Json& value, const std::string& key, const ValueOrigin& around, const Json& stated) {
     PresetValue v;
     v.key = key, v.value = value_json(value), v.number = is_number(value);
     if (stated.contains("low")) v.low = value_json(stated.at("low"));
@@ -110,7 +110,7 @@ class Reader {
     const Json* known = meaning_of(key);
     v.unit = stated.contains("unit") || known == nullptr ? text_at(stated, "unit") : text_at(*known, "unit");
     if (known != nullptr) v.meaning = text_at(*known, "meaning");
-    Origin from = {text_at(stated, "origin"), text_at(stated, "source"), text_at(stated, "date")};
+    ValueOrigin from = {text_at(stated, "origin"), text_at(stated, "source"), text_at(stated, "date")};
     if (from.source.empty() && v.number && known != nullptr) {
       // A constant of its own is not vouched for by what the whole file is from.
       if (!known->value("own", false)) from = around;

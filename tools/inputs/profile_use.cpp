@@ -16,7 +16,7 @@
 namespace sextant {
 namespace {
 
-constexpr double kWorthSaying = 0.01;  // of a step's time
+constexpr double kWorthNaming = 0.01;  // of a step's time
 
 bool is_among(const std::vector<std::string>& keys, const std::string& key) {
   return std::ranges::find(keys, key) != keys.end();
@@ -139,9 +139,9 @@ std::string shares_text(const CostShares& s) {
 std::string rests_on_text(const GivenProfile& profile, const CostShares& s, const MachineCosts* costs) {
   std::string text = fmt::format("rests on {}: {}", profile.text(), shares_text(s));
   if (!costs) return text;
-  if (s.analytic >= kWorthSaying && !costs->told().empty())
+  if (s.analytic >= kWorthNaming && !costs->told().empty())
     text += fmt::format(", with {} constants that it tells", costs->told().size());
-  if (s.interpolated < kWorthSaying) return text;
+  if (s.interpolated < kWorthNaming) return text;
   if (const auto out = costs->left_out(); out && out->works > 0)
     text += fmt::format(
         "; {} of its {} works lie between others: each left out, what is interpolated is {:.0f} % off, the "

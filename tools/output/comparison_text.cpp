@@ -13,6 +13,8 @@
 namespace sextant {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 // None of what is predicted to take no time: sums of spans leave 1e-18 s there.
 std::string ratio_text(double predicted, double measured) {
   if (predicted < 1e-9) return "";
@@ -61,7 +63,6 @@ void print_comparison(Session& session, const TimelineComparison& c) {
 }
 
 nlohmann::ordered_json comparison_json(const TimelineComparison& c) {
-  using Json = nlohmann::ordered_json;
   Json classes = Json::array();
   for (const ClassComparison& k : c.classes)
     classes.push_back({{"operations", k.operations},

@@ -128,7 +128,7 @@ ReportChapter plan_chapter(const std::string& file, const ReportContext& context
     out.source += fmt::format(", by {}", fmt::join(plan.provenance.command, " "));
   out.sections.push_back(layout_section(q, anew.prediction, context.tokens));
   out.sections.push_back(memory_section(stages_of(anew.memory), gib(anew.prediction.memory_available)));
-  StepParts parts{mean_parts(plan.prediction, anew), plan.prediction.step_time_s.value, {}};
+  ChapterParts parts{mean_parts(plan.prediction, anew), plan.prediction.step_time_s.value, {}};
   for (const TimeSplit& stage : anew.split.stages) parts.stages.push_back(parts_of(stage));
   out.sections.push_back(time_section(parts));
   out.sections.push_back(timeline_section(anew));

@@ -30,7 +30,7 @@ ReportChapter simulate_chapter(const AnswerView& answer) {
   out.sections.push_back(std::move(head));
 
   std::vector<StageHolds> holds;
-  StepParts parts{{}, p.number("step_time_s"), {}};
+  ChapterParts parts{{}, p.number("step_time_s"), {}};
   for (const AnswerView& stage : answer.items("stages")) {
     const AnswerView memory = stage.at("memory_GiB");
     // Answers of before there was `needed` count all of the reserve.

@@ -91,7 +91,7 @@ std::vector<std::pair<std::string, double>> parts_of(const TimeSplit& split) {
   return out;
 }
 
-ReportSection time_section(const StepParts& parts) {
+ReportSection time_section(const ChapterParts& parts) {
   ReportSection out{.title = kTimeTitle, .lead = {}};
   std::vector<std::pair<std::string, double>> sorted;
   for (const auto& part : parts.mean)

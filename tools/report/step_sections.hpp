@@ -26,12 +26,12 @@ ReportSection memory_section(const std::vector<StageHolds>&, double available_Gi
 std::vector<StageHolds> stages_of(const MemoryEstimate&);
 
 // Seconds by part; of stages, by the same names, those that differ from stage to stage.
-struct StepParts {
+struct ChapterParts {
   std::vector<std::pair<std::string, double>> mean;
   double step_s = 0;
   std::vector<std::vector<std::pair<std::string, double>>> stages = {};
 };
-ReportSection time_section(const StepParts&);
+ReportSection time_section(const ChapterParts&);
 std::vector<std::pair<std::string, double>> parts_of(const TimeSplit&);
 
 // How long each stage works and waits.

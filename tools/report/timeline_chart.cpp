@@ -106,10 +106,10 @@ struct Block {
   BlockOf kind = BlockOf::forward;
   int micro_batch = -1, chunk = -1;
 };
-using Blocks = std::vector<Block>;
+using RowBlocks = std::vector<Block>;
 
 // `gap`: seconds up to which blocks that do the same are one.
-void add_block(Blocks& row, const Block& b, double gap) {
+void add_block(RowBlocks& row, const Block& b, double gap) {
   if (!row.empty()) {
     Block& last = row.back();
     const bool same = last.kind == b.kind && last.micro_batch == b.micro_batch && last.chunk == b.chunk;
@@ -121,8 +121,8 @@ void add_block(Blocks& row, const Block& b, double gap) {
   row.push_back(b);
 }
 
-std::vector<std::array<Blocks, kRows>> rows_of(const ExecutionGraph& g, const Timeline& t, double gap) {
-  std::vector<std::array<Blocks, kRows>> stages(static_cast<std::size_t>(g.plan.pp));
+std::vector<std::array<RowBlocks, kRows>> rows_of(const ExecutionGraph& g, const Timeline& t, double gap) {
+  std::vector<std::array<RowBlocks, kRows>> stages(static_cast<std::size_t>(g.plan.pp));
   for (OpId id = 0; id < g.ops.size(); ++id) {
     const Op& op = g.ops[id];
     const Span& span = t.spans[id];
@@ -139,11 +139,11 @@ std::vector<std::array<Blocks, kRows>> rows_of(const ExecutionGraph& g, const Ti
     }
   }
   for (auto& stage : stages)
-    for (Blocks& row : stage) std::ranges::stable_sort(row, {}, &Block::start);
+    for (RowBlocks& row : stage) std::ranges::stable_sort(row, {}, &Block::start);
   return stages;
 }
 
-Chart blocks_json(const Blocks& row, double step) {
+Chart blocks_json(const RowBlocks& row, double step) {
   Chart out = Chart::array();
   const auto ticks = [&](double seconds) -> std::int64_t { return std::llround(1e6 * seconds / step); };
   std::int64_t at = 0;
@@ -166,12 +166,12 @@ Chart timeline_chart(const std::string& about, const ExecutionGraph& g,
   if (!(step > 0)) return nullptr;
   constexpr double kGap = 2e-4;  // of the step: less than a pixel of what is seen at first
   Chart rows = Chart::array(), kinds = Chart::array();
-  std::vector<std::vector<std::array<Blocks, kRows>>> all;
+  std::vector<std::vector<std::array<RowBlocks, kRows>>> all;
   for (const ShownTimeline& shown : timelines) all.push_back(rows_of(g, *shown.timeline, kGap * step));
   for (std::size_t stage = 0; stage < static_cast<std::size_t>(g.plan.pp); ++stage)
     for (std::size_t i = 0; i < all.size(); ++i)
       for (std::size_t row = 0; row < kRows; ++row) {
-        const Blocks& blocks = all[i][stage][row];
+        const RowBlocks& blocks = all[i][stage][row];
         if (blocks.empty()) continue;
         rows.push_back({{"stage", stage},
                         {"of", timelines[i].name},

@@ -14,7 +14,7 @@ std::atomic<bool> stop_requested{false};
 std::atomic<int> stop_signal{0};
 std::atomic<const char*> line_for_ctrl_c{nullptr};
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
-std::array<struct sigaction, kSignals.size()> former;
+std::array<struct sigaction, kSignals.size()> former_actions;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
                   std::atomic<const char*>::is_always_lock_free,
               "a signal handler may only touch lock-free atomics");
@@ -39,14 +39,16 @@ InterruptGuard::InterruptGuard(const char* told) {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    ::sigaction(kSignals[i], nullptr, &former[i]);
-    if (kSignals[i] != SIGHUP || former[i].sa_handler != SIG_IGN) ::sigaction(kSignals[i], &action, nullptr);
+    ::sigaction(kSignals[i], nullptr, &former_actions[i]);
+    if (kSignals[i] != SIGHUP || former_actions[i].sa_handler != SIG_IGN)
+      ::sigaction(kSignals[i], &action, nullptr);
   }
 }
 
 InterruptGuard::~InterruptGuard() {
   for (std::size_t i = 0; i < kSignals.size(); ++i)
-    if (kSignals[i] == SIGINT || !stop_requested.load()) ::sigaction(kSignals[i], &former[i], nullptr);
+    if (kSignals[i] == SIGINT || !stop_requested.load())
+      ::sigaction(kSignals[i], &former_actions[i], nullptr);
 }
 
 const std::atomic<bool>& InterruptGuard::stopped() const { return stop_requested; }

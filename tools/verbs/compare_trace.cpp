@@ -22,6 +22,8 @@
 namespace sextant {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 namespace fs = std::filesystem;
 
 // A trace of another machine or of another job explains nothing of this plan.
@@ -181,7 +183,6 @@ nlohmann::ordered_json compared_trace_json(const ComparedTrace& trace) {
 }
 
 std::string measured_events(const ComparedTrace& trace, int first_process) {
-  using Json = nlohmann::ordered_json;
   std::string out;
   const auto add = [&](const Json& event) {
     out += (out.empty() ? "" : ",\n") + event.dump(-1, ' ', false, Json::error_handler_t::replace);

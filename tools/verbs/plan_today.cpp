@@ -7,6 +7,8 @@
 
 namespace sextant {
 
+using Json = nlohmann::ordered_json;
+
 std::optional<TodaysLayout> todays_layout(const Planning& planning) {
   const Question& q = planning.question();
   if (!q.from) return std::nullopt;
@@ -38,7 +40,6 @@ std::string today_text(const TodaysLayout& today, Seconds recommended) {
 }
 
 nlohmann::ordered_json today_json(const TodaysLayout& today) {
-  using Json = nlohmann::ordered_json;
   Json out = {{"file", today.file},
               {"key", today.plan ? Json(plan_key(*today.plan)) : Json(nullptr)},
               {"step_time_s", nullptr},

@@ -15,6 +15,8 @@
 
 namespace sextant {
 
+using Json = nlohmann::ordered_json;
+
 namespace {
 
 std::vector<RunRow> rows_of(const std::vector<std::string>& run_files) {
@@ -112,7 +114,6 @@ nlohmann::ordered_json memory_left_out_json(const std::vector<SourceScore>& scor
 }
 
 nlohmann::ordered_json to_json(const std::vector<RefittedMemory>& all) {
-  using Json = nlohmann::ordered_json;
   Json out = Json::array();
   for (const RefittedMemory& one : all) {
     Json constants = Json::array();

@@ -8,11 +8,11 @@ namespace sextant {
 
 namespace {
 
-struct Beside {
+struct BesideStage {
   double collectives = 0;  // beside compute of a stage, over the whole step
   int lanes = 0;           // of them
 };
-Beside beside(const PipelineTimes& p, const StateTimes& t, int stage) {
+BesideStage beside(const PipelineTimes& p, const StateTimes& t, int stage) {
   double regather = 0;
   for (int chunk = stage; chunk < p.pp * p.vp; chunk += p.pp)
     regather += p.microbatches * p.regather[static_cast<std::size_t>(chunk)];

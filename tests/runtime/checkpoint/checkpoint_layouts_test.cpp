@@ -114,8 +114,6 @@ TEST(CheckpointLayouts, TiedEmbeddingsAndBf16) {
     }
 }
 
-// The copy goes on beside the next step, and here for longer: the update behind that one waits for it, and what is saved is the
-// state of one step.
 // Scales are of the tensors at hand: nothing of them is kept from step to step.
 TEST(CheckpointLayouts, InFp8) {
   const TempDir folder;
@@ -140,6 +138,8 @@ TEST(CheckpointLayouts, InFp8) {
   }
 }
 
+// The copy goes on beside the next step, and here for longer: the update behind that one waits for it, and what is saved is the
+// state of one step.
 TEST(CheckpointLayouts, NoUpdateReachesAStateThatIsBeingCopied) {
   constexpr const char* kKey = "dp2.z1.mbs2.b4K";
   const TempDir folder;
@@ -161,14 +161,19 @@ TEST(CheckpointLayouts, NoUpdateReachesAStateThatIsBeingCopied) {
 
   ASSERT_GE(saved.saves.size(), 2U);
   EXPECT_EQ(saved.saves.back().step, CheckpointTrial::kSteps);
-  double reported = 0;
-  for (const StepReport& s : saved.steps) reported += s.save_pause.v;
-  // A thread that got no turn beside a step leaves the copy to the rank, which waits for nothing then.
+  double reported = 0, beside_s = 0;  // beside: the longest step, without what it waited
+  for (const StepReport& s : saved.steps) {
+    reported += s.save_pause.v;
+    beside_s = std::max(beside_s, s.duration.v - s.save_pause.v);
+  }
+  // A thread that got no turn beside a step leaves the copy to the rank, which waits for nothing then; nor does a step that was held
+  // up for as long as a copy takes.
   EXPECT_GE(slow[0], 1);
-  EXPECT_GT(reported, copy_s / 2 * (slow[0] - 1)) << "what the updates waited for";
+  const double waited = beside_s < copy_s / 2 ? copy_s / 2 * (slow[0] - 1) : 0;
+  EXPECT_GE(reported, waited) << "what the updates waited for";
   double told = 0;
   for (const SaveEvent& save : saved.saves) told += save.pause.v;
-  EXPECT_GT(told, copy_s / 2 * (slow[0] - 1));
+  EXPECT_GE(told, waited);
   for (const SaveEvent& save : saved.saves) {
     ASSERT_TRUE(save.committed) << save.error;
     const bool last = save.step == CheckpointTrial::kSteps;

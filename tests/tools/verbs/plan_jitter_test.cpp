@@ -11,6 +11,7 @@
 
 #include "core/plan/plan_file.hpp"
 #include "tests/support/temp_dir.hpp"
+#include "tests/support/whole_grid.hpp"
 #include "tests/tools/verbs/call.hpp"
 #include "tests/tools/verbs/plan_question.hpp"
 
@@ -91,9 +92,9 @@ TEST(Plan, JitterIsBorneAsWellAsAnyPinnedLayoutBearsIt) {
                                     "--model",
                                     "llama-2-13b",
                                     "--cluster",
-                                    "8x8xa100-80gb",
+                                    sextant::testing::whole_grid() ? "8x8xa100-80gb" : "4x8xa100-80gb",
                                     "--global-batch",
-                                    "256",
+                                    sextant::testing::whole_grid() ? "256" : "128",
                                     "--set",
                                     "fabric.bandwidth_GBps=25",
                                     "--rank-by",

@@ -369,13 +369,13 @@ TEST(PublicCases, ExplainComparesWithWhatPlanRecommends) {
   const TempDir folder;
   const auto script = folder.write(
       "pretrain.sh",
-      "torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py --num-layers 80 --hidden-size 8192 "
-      "--ffn-hidden-size 28672 --num-attention-heads 64 --group-query-attention --num-query-groups 8 "
+      "torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers 32 --hidden-size 4096 "
+      "--ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 "
       "--seq-length 8192 --max-position-embeddings 8192 --micro-batch-size 1 --global-batch-size 128 "
-      "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --sequence-parallel --bf16 "
+      "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --sequence-parallel --bf16 "
       "--use-distributed-optimizer --swiglu --normalization RMSNorm --disable-bias-linear "
       "--untie-embeddings-and-output-weights --position-embedding-type rope --vocab-size 128256\n");
-  const Words question = {"--from", script.string(), "--cluster", "8x8xh100"};
+  const Words question = {"--from", script.string(), "--cluster", "2x8xh100"};
   const auto json = [](const Called& c) {
     EXPECT_EQ(c.code, ExitCode::ok) << c.err;
     return nlohmann::json::parse(c.out);
@@ -387,7 +387,7 @@ TEST(PublicCases, ExplainComparesWithWhatPlanRecommends) {
   const std::string key = planned.at("recommended").at("key");
   const Called text = call(Words{"explain", "--quick"} + question, kUnlimitedColumns);
   EXPECT_TRUE(says(text, "'sextant plan' recommends " + key)) << text.out;
-  const Called own = call(Words{"explain", key, "--quick", "--model", "llama-3-70b", "--cluster", "8x8xh100",
+  const Called own = call(Words{"explain", key, "--quick", "--model", "llama-3-8b", "--cluster", "2x8xh100",
                                 "--seq-len", "8192", "--global-batch", "128"},
                           kUnlimitedColumns);
   EXPECT_TRUE(says(own, "it is what 'sextant plan' recommends")) << own.out;

@@ -27,7 +27,7 @@ constexpr const char* kSteps =
     " iteration        2/     100 | elapsed time per iteration (ms): 16020.0 | global batch size:   128 |\n"
     " iteration        3/     100 | elapsed time per iteration (ms): 16030.0 | global batch size:   128 |\n";
 
-class PublicLogs : public testing::Test {
+class PublicLogs : public ::testing::Test {
  protected:
   Called calibrate(const std::string& before, const char* cluster,
                    const std::vector<std::string>& more = {}) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,17 @@ inline std::vector<std::string> asked(const OrdinaryQuestion& q, const std::stri
   return out;
 }
 
+// What `plan --json` answers, asked once for each question.
+inline const nlohmann::json& answered(const OrdinaryQuestion& q, const std::string& stack,
+                                      std::vector<std::string> more = {}) {
+  static std::map<std::vector<std::string>, nlohmann::json> answers;
+  more.push_back("--json");
+  const std::vector<std::string> question = asked(q, stack, more);
+  const auto known = answers.find(question);
+  if (known != answers.end()) return known->second;
+  return answers[question] = nlohmann::json::parse(call(question).out);
+}
+
 // The step of the fastest safe layout of those that somebody measured or that the framework advises, seconds.
 inline double fastest_known(const OrdinaryQuestion& q, const std::string& stack) {
   // Megatron-Core: FSDP beside data parallelism and stages alone; torchtitan: no more stages than four times what was measured.
@@ -47,7 +59,7 @@ inline double fastest_known(const OrdinaryQuestion& q, const std::string& stack)
 // Of a recommendation: whether it has offload or uneven stages.
 inline bool holds_bars(const OrdinaryQuestion& q, const std::string& stack) {
   const std::string what = std::string(q.model) + " on " + q.cluster + ", " + stack;
-  const auto j = nlohmann::json::parse(call(asked(q, stack, {"--json"})).out);
+  const auto& j = answered(q, stack);
   const auto& r = j.at("recommended");
   EXPECT_LT(r.at("chance_of_overflow"), 0.05) << what;
   EXPECT_TRUE(j.at("risk").at("safe")) << what;

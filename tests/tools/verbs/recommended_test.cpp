@@ -22,8 +22,8 @@ TEST(Recommended, HoldsTheBars) {
 
 // Negative control: the fastest on paper is what the recommendation is not.
 TEST(Recommended, DaringIsTheFastestOnPaper) {
-  const auto daring = nlohmann::json::parse(call(asked(kTight, "megatron-core", {"--json", "--daring"})).out);
-  const auto careful = nlohmann::json::parse(call(asked(kTight, "megatron-core", {"--json"})).out);
+  const auto& daring = answered(kTight, "megatron-core", {"--daring"});
+  const auto& careful = answered(kTight, "megatron-core");
   EXPECT_EQ(daring.at("recommended").at("key"), daring.at("ranked")[0].at("key"));
   EXPECT_GT(daring.at("recommended").at("chance_of_overflow"), 0.05);
   EXPECT_FALSE(daring.at("risk").at("safe"));
@@ -93,8 +93,9 @@ TEST(Recommended, SizesAreOfLayoutsThatFit) {
   for (const auto& point : safe.at("scale")) EXPECT_LT(point.at("best").at("chance_of_overflow"), 0.05);
   for (const auto& point : daring.at("scale")) EXPECT_GT(point.at("best").at("chance_of_overflow"), 0.05);
   const Words fewest = {"--objective", "fewest-gpus"};
-  EXPECT_LT(answer(fewest).at("ranked").at(0).at("chance_of_overflow"), 0.05);
-  EXPECT_GE(answer(fewest).at("fewest_gpus"), answer(fewest + Words{"--daring"}).at("fewest_gpus"));
+  const auto least = answer(fewest);
+  EXPECT_LT(least.at("ranked").at(0).at("chance_of_overflow"), 0.05);
+  EXPECT_GE(least.at("fewest_gpus"), answer(fewest + Words{"--daring"}).at("fewest_gpus"));
 }
 
 TEST(Recommended, IsOneScreen) {
@@ -156,7 +157,7 @@ TEST(Recommended, AlternativesDifferInKind) {
   int others = 0;
   for (const OrdinaryQuestion& q : {kSmall, kTight})
     for (const char* stack : {"megatron-core", "torchtitan"}) {
-      const auto j = nlohmann::json::parse(call(asked(q, stack, {"--json"})).out);
+      const auto& j = answered(q, stack);
       const auto& mine = j.at("recommended");
       std::set<Approach> seen = {approach(mine.at("plan"))};
       EXPECT_LE(j.at("alternatives").size(), 5u);
