@@ -268,6 +268,12 @@ StateMove take_state(std::span<const HeldState* const> held, Communicator& world
                                           sextant::to_string(missing.front().extent())),
                               "every piece with some rank", "resume from the newest checkpoint: --resume"});
 
+  std::vector<std::int64_t> received(static_cast<std::size_t>(world.size()));
+  for (const Transfer& t : transfers)
+    if (t.from != t.to) received[static_cast<std::size_t>(t.to)] += 3 * t.extent.elements() * element;
+  move.bytes = std::accumulate(received.begin(), received.end(), std::int64_t{0});
+  move.most_bytes = std::ranges::max(received);
+
   HeldPieces pieces;
   for (const HeldState* part : held)
     for (const HeldState::Piece& piece : part->pieces()) pieces[index.at(piece.tensor)].push_back(&piece);
@@ -279,7 +285,6 @@ StateMove take_state(std::span<const HeldState* const> held, Communicator& world
       values.add(tensor, piece->extent,
                  {piece->data[0].data(), piece->data[1].data(), piece->data[2].data()});
   for (const Arrived& message : arrived) {
-    move.received_bytes += message.bytes;
     const std::byte* at = message.values.get();
     for (const Transfer* t : message.parts) {
       const std::int64_t field = t->extent.elements() * element;

@@ -46,9 +46,9 @@ struct CarriedState {
   bool present() const { return !ranks.empty(); }
 };
 
-// Of one rank.
 struct StateMove {
-  std::int64_t received_bytes = 0;  // over links
+  std::int64_t bytes = 0;       // over links, to all ranks
+  std::int64_t most_bytes = 0;  // of them, to one rank
   TrainerClock clock;
 };
 

@@ -151,9 +151,8 @@ void train_rank(const TrainingRun& run, Communicator& world, RunShared& shared) 
         trainer.resume(move.clock);
         const Seconds took(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
         const std::lock_guard lock(shared.mutex);
-        shared.result.moved_bytes += move.received_bytes;
-        shared.result.most_moved_bytes = std::max(shared.result.most_moved_bytes, move.received_bytes);
-        shared.result.moving = std::max(shared.result.moving, took);
+        MovedState& moved = shared.result.moved;
+        moved = {move.bytes, move.most_bytes, std::max(moved.took, took)};
       } else if (run.resume) {
         restore(trainer.state(), *device, *run.resume);
         trainer.resume(run.resume->manifest().clock);
@@ -173,7 +172,7 @@ void train_rank(const TrainingRun& run, Communicator& world, RunShared& shared) 
         if (unable) std::rethrow_exception(unable);
       });
       together(run, world, shared, [&] {
-        if (run.begin && world.rank() == 0) run.begin();
+        if (run.begin && world.rank() == 0) run.begin(shared.result.moved);
       });
     });
     {

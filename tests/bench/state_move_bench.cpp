@@ -57,12 +57,12 @@ double change(const char* from, const char* to, double GBps) {
   first.run.time_to_change = [] { return true; };
   train(first.run);
   const RunResult result = train(second.run);
-  const double allowed = static_cast<double>(result.most_moved_bytes) / (1e9 * GBps);
+  const double allowed = static_cast<double>(result.moved.most_bytes) / (1e9 * GBps);
   fmt::print(
       "{:20} to {:20} {:5.2f} GB, {:4.2f} by one rank, in {:5.2f} s, {:5.2f} s allowed: {:.2f} times\n", from,
-      to, static_cast<double>(result.moved_bytes) / 1e9, static_cast<double>(result.most_moved_bytes) / 1e9,
-      result.moving.v, allowed, result.moving.v / allowed);
-  return result.moving.v / allowed;
+      to, static_cast<double>(result.moved.bytes) / 1e9, static_cast<double>(result.moved.most_bytes) / 1e9,
+      result.moved.took.v, allowed, result.moved.took.v / allowed);
+  return result.moved.took.v / allowed;
 }
 
 int run(int argc, char** argv) {

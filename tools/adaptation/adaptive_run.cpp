@@ -134,13 +134,12 @@ RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
   layout_ = layout_on(file_.plan, given_, given_);
   gpus_ = usable_gpus(given_);
   if (processes_) own_gpu_ = gpus_.at(static_cast<std::size_t>(processes_->world().rank()));
-  std::int64_t done = 0, moved = 0;
+  std::int64_t done = 0;
   for (bool first = true;; first = false) {
     std::int64_t step = 0;
     try {
       RunResult result = train_layout(*runnable, first);
-      result.steps += done, result.moved_bytes += moved;
-      done = result.steps, moved = result.moved_bytes;
+      done = result.steps += done;
       if (!result.changing && !result.lost) return result;
       if (result.changing) {
         if (untold_ || !next_) spread_next();  // decided behind the last step that processes shared
@@ -238,17 +237,21 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
   }
   run.carried = &carried_;
   if (outlives_ranks()) run.regroup = [this](const Recoverable& own) { return next_step_ = regroup(own); };
-  run.begin = [this, begin = run.begin] {
-    if (begin) begin();
+  run.begin = [this, begin = run.begin](const MovedState& moved) {
+    if (begin) begin(moved);
     if (paused_ == decltype(paused_){}) return;  // the first layout
     const Seconds stood_still(since(paused_));
     if (trial_) trial_->paused(stood_still);
     if (decision_) {
       policy_->changed(stood_still);
-      Json line = {{"changed", decision_->number}, {"stood_still_s", stood_still.v}};
+      Json line = {{"changed", decision_->number},
+                   {"stood_still_s", stood_still.v},
+                   {"moved_GB", 1e-9 * static_cast<double>(moved.bytes)},
+                   {"moved_to_one_rank_GB", 1e-9 * static_cast<double>(moved.most_bytes)},
+                   {"moving_s", moved.took.v}};
       if (steps_lost_) line["steps_lost"] = *std::exchange(steps_lost_, std::nullopt);
       hooks_.decisions.add(line);
-      hooks_.tell(fmt::format("went on after {:.3g} s", stood_still.v));
+      hooks_.tell(fmt::format("went on after {:.3g} s{}", stood_still.v, moved_text(line)));
     }
     decision_.reset();
   };

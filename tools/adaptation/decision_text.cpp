@@ -47,4 +47,11 @@ Json decision_json(const Decision& d) {
   return j;
 }
 
+std::string moved_text(const Json& changed) {
+  const double moved_GB = changed.value("moved_GB", 0.0);
+  if (moved_GB <= 0) return "";
+  return fmt::format(", {:.3g} GB of state moved in {:.3g} s ({:.3g} GB to one rank at most)", moved_GB,
+                     changed.value("moving_s", 0.0), changed.value("moved_to_one_rank_GB", 0.0));
+}
+
 }  // namespace sextant

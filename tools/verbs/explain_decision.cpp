@@ -11,6 +11,7 @@
 #include "core/base/shallow_json.hpp"
 #include "core/base/words.hpp"
 #include "tools/adaptation/decision_log.hpp"
+#include "tools/adaptation/decision_text.hpp"
 #include "tools/inputs/planning.hpp"
 #include "tools/terminal/table.hpp"
 
@@ -108,10 +109,10 @@ ExitCode explain_decision(Session& session, const std::string& run, int decision
   if (about.size() > 1) out << '\n';
   for (std::size_t i = 1; i < about.size(); ++i) {
     if (about[i].contains("stood_still_s"))
-      say(fmt::format("training stood still for {:.3g} s{}", about[i].value("stood_still_s", 0.0),
-                      about[i].contains("steps_lost")
-                          ? fmt::format("; steps lost: {}", about[i].value("steps_lost", 0))
-                          : ""));
+      say(fmt::format(
+          "training stood still for {:.3g} s{}{}", about[i].value("stood_still_s", 0.0), moved_text(about[i]),
+          about[i].contains("steps_lost") ? fmt::format("; steps lost: {}", about[i].value("steps_lost", 0))
+                                          : ""));
     else
       say(fmt::format("step {}: {}; {}", about[i].value("step", 0),
                       about[i]["evidence"][0].get<std::string>(), about[i].value("why", "")));

@@ -182,8 +182,8 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
     };
     if (!first) return training;
     folder.make();
-    training.begin = [&, begin = training.begin] {
-      if (begin) begin();
+    training.begin = [&, begin = training.begin](const MovedState& moved) {
+      if (begin) begin(moved);
       if (initialised && !o.output.empty())
         keep_hugging_face_files(o.init, kept_hugging_face_files(o.output));
       if (!o.output.empty()) data.keep_tokenizer(kept_hugging_face_files(o.output));

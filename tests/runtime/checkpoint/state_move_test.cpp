@@ -72,7 +72,7 @@ TEST(StateMove, LargeMessagesTravelInParts) {
     EXPECT_EQ(next->at_start, first.at_end);
   }
   third.run.steps = 3;
-  EXPECT_GT(train(third.run).most_moved_bytes, 4 << 20);
+  EXPECT_GT(train(third.run).moved.most_bytes, 4 << 20);
 }
 
 // Replicas have what a lost rank held; shards of which there is one do not.
@@ -103,7 +103,7 @@ TEST(StateMove, OnlyWhatARankLacksTravels) {
     go_and_pause(first, carried, 2);
     second.run.carried = &carried;
     second.run.steps = 3;
-    return train(second.run).moved_bytes;
+    return train(second.run).moved.bytes;
   };
   const std::int64_t bytes = 12 * parameter_counts(tiny_model(4)).total;
   EXPECT_EQ(moved("dp4.z0.mbs2", "dp2.tp2.sp.z0.mbs2"), 0);
@@ -124,12 +124,12 @@ TEST(StateMove, TakesLittleMoreThanTheLinksAllow) {
                                .network_latency = {}};
   second.run.steps = 3;
   const RunResult result = train(second.run);
-  const double allowed = static_cast<double>(result.moved_bytes) / 4 / kBytesPerSecond;
-  EXPECT_GT(result.moving.v, 0.99 * allowed);
+  const double allowed = static_cast<double>(result.moved.bytes) / 4 / kBytesPerSecond;
+  EXPECT_GT(result.moved.took.v, 0.99 * allowed);
   if (!kSanitized) {
-    EXPECT_LT(result.moving.v, 1.5 * allowed);
+    EXPECT_LT(result.moved.took.v, 1.5 * allowed);
   }
-  RecordProperty("moving_ms", static_cast<int>(1e3 * result.moving.v));
+  RecordProperty("moving_ms", static_cast<int>(1e3 * result.moved.took.v));
   RecordProperty("allowed_ms", static_cast<int>(1e3 * allowed));
 }
 

@@ -98,11 +98,16 @@ TEST_F(AdaptiveRuns, AStragglerIsFoundAndALayoutTakenThatBearsIt) {
   ASSERT_NE(change + 1, decisions.end());
   const int number = (*change)["decision"];
   EXPECT_EQ(change[1]["changed"], number);
+  const double moved_GB = change[1]["moved_GB"], to_one_GB = change[1]["moved_to_one_rank_GB"];
+  EXPECT_GE(8 * to_one_GB, moved_GB);
+  EXPECT_LE(to_one_GB, moved_GB);
+  EXPECT_LE(change[1]["moving_s"], change[1]["stood_still_s"]);
   const Called why = call({"explain", adapted, "--decision", std::to_string(number)});
   EXPECT_EQ(why.code, ExitCode::ok) << why.err;
   for (const char* told : {"rank 3 (node 0, GPU 3) computes", "layout since: ", "training stood still for",
                            "of the predicted gain"})
     EXPECT_NE(why.out.find(told), std::string::npos) << told << " in:\n" << why.out;
+  EXPECT_EQ(why.out.find("GB of state moved in") != std::string::npos, moved_GB > 0) << why.out;
   EXPECT_EQ(call({"explain", adapted, "--decision", "99"}).code, ExitCode::usage);
   EXPECT_EQ(call({"explain", dir_, "--decision", "1"}).code, ExitCode::usage);
 
