@@ -54,42 +54,40 @@ struct OtherKey {
   bool (*harmless)(const json& value, const json& config);
   std::string_view expected, what;
 };
-constexpr std::array kOtherKeys = {
-    OtherKey{"sliding_window", sees_everything, "null", "attention over a window is not modelled"},
-    OtherKey{"attention_chunk_size", asks_for_nothing, "null", "attention over chunks is not modelled"},
-    OtherKey{"layer_types", all_full, "full_attention for every layer", "other layers are not modelled"},
-    OtherKey{"use_parallel_residual", asks_for_nothing, "false",
-             "layers are modelled one part after the other"},
-    OtherKey{"parallel_attn", asks_for_nothing, "false", "layers are modelled one part after the other"},
-    OtherKey{"qk_norm", asks_for_nothing, "false", "norms of queries and keys are not modelled"},
-    OtherKey{"use_qk_norm", asks_for_nothing, "false", "norms of queries and keys are not modelled"},
-    OtherKey{"qk_layernorm", asks_for_nothing, "false", "norms of queries and keys are not modelled"},
-    OtherKey{"qkv_bias", asks_for_nothing, "false", "biases of these layers are not modelled in this family"},
-    OtherKey{"bias", asks_for_nothing, "false", "biases of these layers are not modelled in this family"},
-    OtherKey{"no_rope_layers", all_rotated, "1 for every layer", "layers without positions are not modelled"},
-    OtherKey{"q_lora_rank", asks_for_nothing, "null", "latent attention is not modelled"},
-    OtherKey{"kv_lora_rank", asks_for_nothing, "null", "latent attention is not modelled"},
-    OtherKey{"n_shared_experts", asks_for_nothing, "nothing", "mixtures of experts are not known"},
-    OtherKey{"moe_intermediate_size", asks_for_nothing, "nothing", "mixtures of experts are not known"},
-    OtherKey{"num_nextn_predict_layers", asks_for_nothing, "0",
-             "layers that predict more tokens are not modelled"},
-    OtherKey{"attn_logit_softcapping", asks_for_nothing, "null", "capped scores are not modelled"},
-    OtherKey{"final_logit_softcapping", asks_for_nothing, "null", "capped logits are not modelled"},
-    OtherKey{"embedding_multiplier", is_one, "1", "scaled embeddings are not modelled"},
-    OtherKey{"residual_multiplier", is_one, "1", "scaled residuals are not modelled"},
-    OtherKey{"logits_scaling", is_one, "1", "scaled logits are not modelled"},
-    OtherKey{"use_mrope", asks_for_nothing, "false", "positions of images beside text are not modelled"},
-    OtherKey{"pruned_heads", asks_for_nothing, "{}", "every layer is modelled with all its heads"},
-    OtherKey{"vision_config", asks_for_nothing, "nothing", "decoders of text alone are known"},
-    OtherKey{"audio_config", asks_for_nothing, "nothing", "decoders of text alone are known"},
-    OtherKey{"cross_attention_layers", asks_for_nothing, "nothing", "decoders of text alone are known"},
-    OtherKey{"add_cross_attention", asks_for_nothing, "false", "decoders alone are known"},
-    OtherKey{"is_encoder_decoder", asks_for_nothing, "false", "decoders alone are known"},
-    OtherKey{"scale_attn_by_inverse_layer_idx", asks_for_nothing, "false",
-             "scores scaled by the layer are not modelled"},
-    OtherKey{"scale_attn_weights", is_true, "true", "scores are modelled scaled by the width of a head"},
-    OtherKey{"apply_residual_connection_post_layernorm", asks_for_nothing, "false",
-             "residuals are modelled as taken before the norm"},
+constexpr OtherKey kOtherKeys[] = {
+    {"sliding_window", sees_everything, "null", "attention over a window is not modelled"},
+    {"attention_chunk_size", asks_for_nothing, "null", "attention over chunks is not modelled"},
+    {"layer_types", all_full, "full_attention for every layer", "other layers are not modelled"},
+    {"use_parallel_residual", asks_for_nothing, "false", "layers are modelled one part after the other"},
+    {"parallel_attn", asks_for_nothing, "false", "layers are modelled one part after the other"},
+    {"qk_norm", asks_for_nothing, "false", "norms of queries and keys are not modelled"},
+    {"use_qk_norm", asks_for_nothing, "false", "norms of queries and keys are not modelled"},
+    {"qk_layernorm", asks_for_nothing, "false", "norms of queries and keys are not modelled"},
+    {"qkv_bias", asks_for_nothing, "false", "biases of these layers are not modelled in this family"},
+    {"bias", asks_for_nothing, "false", "biases of these layers are not modelled in this family"},
+    {"no_rope_layers", all_rotated, "1 for every layer", "layers without positions are not modelled"},
+    {"q_lora_rank", asks_for_nothing, "null", "latent attention is not modelled"},
+    {"kv_lora_rank", asks_for_nothing, "null", "latent attention is not modelled"},
+    {"n_shared_experts", asks_for_nothing, "nothing", "mixtures of experts are not known"},
+    {"moe_intermediate_size", asks_for_nothing, "nothing", "mixtures of experts are not known"},
+    {"num_nextn_predict_layers", asks_for_nothing, "0", "layers that predict more tokens are not modelled"},
+    {"attn_logit_softcapping", asks_for_nothing, "null", "capped scores are not modelled"},
+    {"final_logit_softcapping", asks_for_nothing, "null", "capped logits are not modelled"},
+    {"embedding_multiplier", is_one, "1", "scaled embeddings are not modelled"},
+    {"residual_multiplier", is_one, "1", "scaled residuals are not modelled"},
+    {"logits_scaling", is_one, "1", "scaled logits are not modelled"},
+    {"use_mrope", asks_for_nothing, "false", "positions of images beside text are not modelled"},
+    {"pruned_heads", asks_for_nothing, "{}", "every layer is modelled with all its heads"},
+    {"vision_config", asks_for_nothing, "nothing", "decoders of text alone are known"},
+    {"audio_config", asks_for_nothing, "nothing", "decoders of text alone are known"},
+    {"cross_attention_layers", asks_for_nothing, "nothing", "decoders of text alone are known"},
+    {"add_cross_attention", asks_for_nothing, "false", "decoders alone are known"},
+    {"is_encoder_decoder", asks_for_nothing, "false", "decoders alone are known"},
+    {"scale_attn_by_inverse_layer_idx", asks_for_nothing, "false",
+     "scores scaled by the layer are not modelled"},
+    {"scale_attn_weights", is_true, "true", "scores are modelled scaled by the width of a head"},
+    {"apply_residual_connection_post_layernorm", asks_for_nothing, "false",
+     "residuals are modelled as taken before the norm"},
 };
 
 // The keys that are fine, in words between blanks. First what the readers of core/model/model_hugging_face.cpp read.
@@ -134,7 +132,7 @@ bool key_holds(std::string_view list, std::string_view key) {
 bool is_known(std::string_view key) {
   return key.starts_with('_') || key_holds(kShape, key) || key_holds(kBesides, key) ||
          key_holds(kBookkeeping, key) ||
-         std::ranges::find(kOtherKeys, key, &OtherKey::key) != kOtherKeys.end();
+         std::ranges::find(kOtherKeys, key, &OtherKey::key) != std::end(kOtherKeys);
 }
 
 constexpr std::size_t kNamed = 12, kLongestKey = 60;

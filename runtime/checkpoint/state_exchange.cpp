@@ -132,12 +132,11 @@ class MessageReader {
 std::vector<Arrived> exchange(std::span<const Transfer> transfers, const HeldPieces& held,
                               std::int64_t element, Communicator& world) {
   const int rank = world.rank();
-  constexpr auto fields = static_cast<std::int64_t>(kStateFields.size());
   MovedMessages messages;
   for (const Transfer& t : transfers) {
     if (t.to == t.from) continue;
     MovedMessage& message = messages[{t.from, t.to}];
-    message.parts.push_back(&t), message.size += fields * t.extent.elements() * element;
+    message.parts.push_back(&t), message.size += t.bytes(element);
   }
   if (messages.empty()) return {};  // on every rank: each has what it needs
   std::map<int, MessageReader> out;
@@ -148,7 +147,7 @@ std::vector<Arrived> exchange(std::span<const Transfer> transfers, const HeldPie
     if (ends.second != rank) continue;
     auto values = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(message.size));
     places[ends.first] = values.get();
-    in.push_back({message.parts, message.size, std::move(values)});
+    in.push_back({message.parts, std::move(values)});
   }
   const std::vector<Turn> turns = in_turn(messages, world.size());
   Lanes lanes(world);

@@ -20,6 +20,11 @@ struct Transfer {
   int from = 0, to = 0;
   std::int64_t tensor = 0;
   Extent extent;
+
+  // Of all fields; `element`: bytes.
+  std::int64_t bytes(std::int64_t element) const {
+    return static_cast<std::int64_t>(kStateFields.size()) * extent.elements() * element;
+  }
 };
 
 // What a rank holds, by the place of the tensor.
@@ -28,7 +33,6 @@ using HeldPieces = std::map<std::int64_t, std::vector<const HeldState::Piece*>>;
 // What one rank has sent: its rectangles one after the other, and of each the fields of StateField, row after row.
 struct Arrived {
   std::vector<const Transfer*> parts;
-  std::int64_t bytes = 0;
   std::unique_ptr<std::byte[]> values;
 };
 

@@ -270,7 +270,7 @@ StateMove take_state(std::span<const HeldState* const> held, Communicator& world
 
   std::vector<std::int64_t> received(static_cast<std::size_t>(world.size()));
   for (const Transfer& t : transfers)
-    if (t.from != t.to) received[static_cast<std::size_t>(t.to)] += 3 * t.extent.elements() * element;
+    if (t.from != t.to) received[static_cast<std::size_t>(t.to)] += t.bytes(element);
   move.bytes = std::accumulate(received.begin(), received.end(), std::int64_t{0});
   move.most_bytes = std::ranges::max(received);
 

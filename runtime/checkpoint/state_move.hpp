@@ -46,10 +46,12 @@ struct CarriedState {
   bool present() const { return !ranks.empty(); }
 };
 
+// What a layout took over from the one before.
 struct StateMove {
   std::int64_t bytes = 0;       // over links, to all ranks
   std::int64_t most_bytes = 0;  // of them, to one rank
   TrainerClock clock;
+  Seconds took = {};
 };
 
 // What of the model's state is with nobody: "12 pieces, first model.norm.weight[0:64]"; nothing when all of it is there.

@@ -146,13 +146,13 @@ void train_rank(const TrainingRun& run, Communicator& world, RunShared& shared) 
     try {
       if (run.carried && run.carried->present()) {
         const auto start = std::chrono::steady_clock::now();
-        const StateMove move =
+        StateMove move =
             take_state(held_by(*run.carried, world.rank(), world.size()), world, trainer.state(), *device);
         trainer.resume(move.clock);
         const Seconds took(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
         const std::lock_guard lock(shared.mutex);
-        MovedState& moved = shared.result.moved;
-        moved = {move.bytes, move.most_bytes, std::max(moved.took, took)};
+        move.took = std::max(shared.result.moved.took, took);
+        shared.result.moved = move;
       } else if (run.resume) {
         restore(trainer.state(), *device, *run.resume);
         trainer.resume(run.resume->manifest().clock);

@@ -25,13 +25,6 @@ struct Evaluation {
   std::int64_t batches = 1;
 };
 
-// What a layout took over from the one before; nothing where it did not.
-struct MovedState {
-  std::int64_t bytes = 0;       // over links, to all ranks
-  std::int64_t most_bytes = 0;  // of them, to one rank
-  Seconds took;                 // by the slowest rank of this process
-};
-
 struct TrainingRun {
   const ExecutionGraph& graph;  // lowered with operands
   const StackSpec& stack;
@@ -89,8 +82,8 @@ struct TrainingRun {
   std::function<std::int64_t(Recoverable)> regroup = {};
   // On world rank 0, before anything else: takes what only one may have. When it throws, all ranks end.
   std::function<void()> claim = {};
-  std::function<void(const MovedState&)> begin =
-      {};  // there, when every rank has its state and before the first step
+  // There, when every rank has its state and before the first step. Told what was carried here; nothing where nothing was.
+  std::function<void(const StateMove&)> begin = {};
   std::function<void(const StepReport&)> on_step = {};  // on world rank 0
   std::vector<Evaluation> evaluations = {};
   std::int64_t evaluate_every = 0;  // steps, and behind the last one; 0: never
@@ -106,7 +99,7 @@ struct RunResult {
   bool lost = false;      // a rank; the others are regrouped, and their state is in `carried`
   // Of processes, on each: the last step that it has to its end, which the first one may not have reported when it was lost.
   std::optional<StepReport> last;
-  MovedState moved;
+  StateMove moved;          // what was carried here; `took`: by the slowest rank of this process
   bool first_rank = false;  // world rank 0 was of this process
   // Until this process's ranks stood before their first step: devices, memory, libraries, weights.
   Seconds starting;

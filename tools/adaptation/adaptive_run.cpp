@@ -237,7 +237,7 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
   }
   run.carried = &carried_;
   if (outlives_ranks()) run.regroup = [this](const Recoverable& own) { return next_step_ = regroup(own); };
-  run.begin = [this, begin = run.begin](const MovedState& moved) {
+  run.begin = [this, begin = run.begin](const StateMove& moved) {
     if (begin) begin(moved);
     if (paused_ == decltype(paused_){}) return;  // the first layout
     const Seconds stood_still(since(paused_));

@@ -318,7 +318,7 @@ void RunFolder::attach(TrainingRun& run, const PlanFile& plan, std::int64_t seed
   save_.on_problem = warn_;
   if (saves()) run.save = &save_;
   run.claim = [this] { lock_.emplace(folder_); };
-  run.begin = [this](const MovedState&) { begin(); };
+  run.begin = [this](const StateMove&) { begin(); };
 }
 
 void RunFolder::go_on(TrainingRun& run, const PlanFile& plan) {
@@ -327,7 +327,7 @@ void RunFolder::go_on(TrainingRun& run, const PlanFile& plan) {
   if (folder_.empty()) return;
   save_.plan = plan;
   if (saves()) run.save = &save_;
-  run.begin = [this](const MovedState&) { save_plan_file(folder_ / "plan.json", save_.plan); };
+  run.begin = [this](const StateMove&) { save_plan_file(folder_ / "plan.json", save_.plan); };
 }
 
 const Checkpoint* RunFolder::go_back() {

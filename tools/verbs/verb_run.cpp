@@ -182,7 +182,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
     };
     if (!first) return training;
     folder.make();
-    training.begin = [&, begin = training.begin](const MovedState& moved) {
+    training.begin = [&, begin = training.begin](const StateMove& moved) {
       if (begin) begin(moved);
       if (initialised && !o.output.empty())
         keep_hugging_face_files(o.init, kept_hugging_face_files(o.output));

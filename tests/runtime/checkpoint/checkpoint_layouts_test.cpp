@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -142,45 +143,52 @@ TEST(CheckpointLayouts, InFp8) {
 // state of one step.
 TEST(CheckpointLayouts, NoUpdateReachesAStateThatIsBeingCopied) {
   constexpr const char* kKey = "dp2.z1.mbs2.b4K";
-  const TempDir folder;
-  CheckpointTrial plain(kKey), saved(kKey, folder.path());
+  CheckpointTrial plain(kKey);
   ASSERT_EQ(plain.go(CheckpointTrial::kSteps).error, "");
-  double step_s = 0;
-  for (const StepReport& s : plain.steps) step_s = std::max(step_s, s.duration.v);
-  const double copy_s = std::max(0.25, 4 * step_s);  // longer than the step beside it, on any machine
-  saved.save.every = 1;
-  std::array<std::atomic<int>, 2> slow{};
-  saved.save.at = [&](SavePoint point, int rank) {
-    if (point != SavePoint::copy) return;
-    ++slow[static_cast<std::size_t>(rank)];
-    std::this_thread::sleep_for(std::chrono::duration<double>(copy_s));
+  const auto longest_step = [](const CheckpointTrial& t) {  // without what it waited
+    double longest = 0;
+    for (const StepReport& s : t.steps) longest = std::max(longest, s.duration.v - s.save_pause.v);
+    return longest;
   };
-  ASSERT_EQ(saved.go(CheckpointTrial::kSteps).error, "");
-  EXPECT_EQ(saved.losses(), plain.losses());
-  EXPECT_EQ(saved.at_end, plain.at_end);
+  double step_s = longest_step(plain), copy_s = 0;
+  std::array<std::atomic<int>, 2> slow{};
+  std::optional<TempDir> folder;
+  std::optional<CheckpointTrial> trial;
+  // Longer than the step beside it, on any machine: where that one was held up by what else runs here, once more.
+  for (int tries = 0; tries < 4 && copy_s < 2 * step_s; ++tries) {
+    copy_s = std::max(0.25, 4 * step_s);
+    slow[0] = slow[1] = 0;
+    trial.emplace(kKey, folder.emplace().path());
+    trial->save.every = 1;
+    trial->save.at = [&](SavePoint point, int rank) {
+      if (point != SavePoint::copy) return;
+      ++slow[static_cast<std::size_t>(rank)];
+      std::this_thread::sleep_for(std::chrono::duration<double>(copy_s));
+    };
+    ASSERT_EQ(trial->go(CheckpointTrial::kSteps).error, "");
+    EXPECT_EQ(trial->losses(), plain.losses());
+    EXPECT_EQ(trial->at_end, plain.at_end);
+    step_s = longest_step(*trial);
+  }
+  const CheckpointTrial& saved = *trial;
 
   ASSERT_GE(saved.saves.size(), 2U);
   EXPECT_EQ(saved.saves.back().step, CheckpointTrial::kSteps);
-  double reported = 0, beside_s = 0;  // beside: the longest step, without what it waited
-  for (const StepReport& s : saved.steps) {
-    reported += s.save_pause.v;
-    beside_s = std::max(beside_s, s.duration.v - s.save_pause.v);
-  }
-  // A thread that got no turn beside a step leaves the copy to the rank, which waits for nothing then; nor does a step that was held
-  // up for as long as a copy takes.
+  double reported = 0;
+  for (const StepReport& s : saved.steps) reported += s.save_pause.v;
+  // A thread that got no turn beside a step leaves the copy to the rank, which waits for nothing then.
   EXPECT_GE(slow[0], 1);
-  const double waited = beside_s < copy_s / 2 ? copy_s / 2 * (slow[0] - 1) : 0;
-  EXPECT_GE(reported, waited) << "what the updates waited for";
+  EXPECT_GT(reported, copy_s / 2 * (slow[0] - 1)) << "what the updates waited for";
   double told = 0;
   for (const SaveEvent& save : saved.saves) told += save.pause.v;
-  EXPECT_GE(told, waited);
+  EXPECT_GT(told, copy_s / 2 * (slow[0] - 1));
   for (const SaveEvent& save : saved.saves) {
     ASSERT_TRUE(save.committed) << save.error;
     const bool last = save.step == CheckpointTrial::kSteps;
     EXPECT_EQ(save.end_wait.has_value(), last);
     CheckpointTrial whole(kKey), loaded(kKey);
     ASSERT_EQ(whole.go(save.step).error, "");
-    ASSERT_EQ(loaded.from(folder.path(), save.step).go(save.step + 1).error, "");
+    ASSERT_EQ(loaded.from(folder->path(), save.step).go(save.step + 1).error, "");
     EXPECT_EQ(loaded.at_start, whole.at_end) << save.step;
   }
 }
