@@ -120,16 +120,18 @@ std::size_t recommended(std::span<const Judged> layouts, const DecisionRule& rul
     std::erase_if(some, [&](std::size_t i) { return layouts[i].oom_chance > limit; });
   }
   const auto step = [&](std::size_t i) { return layouts[i].step; };
-  const auto is_unusual = [&](std::size_t i) { return layouts[i].unusual > 0; };
-  if (!std::ranges::all_of(some, is_unusual)) {  // what is unusual must pay
+  for (bool paid = true; paid;) {  // what is unusual must pay, and what is more unusual once more
+    const int fewest =
+        layouts[std::ranges::min(some, {}, [&](std::size_t i) { return layouts[i].unusual; })].unusual;
+    const auto is_unusual = [&](std::size_t i) { return layouts[i].unusual > fewest; };
     const std::size_t usual = *std::ranges::min_element(
         some, {}, [&](std::size_t i) { return is_unusual(i) ? INFINITY : step(i); });
     const auto pays = [&](std::size_t i) {
       const double gain = must_gain(layouts[i], layouts[usual], rule);
       return is_unusual(i) && step(i) * (1 + gain) < step(usual);
     };
-    const bool any = std::ranges::any_of(some, pays);
-    std::erase_if(some, [&](std::size_t i) { return any ? !pays(i) : is_unusual(i); });
+    paid = std::ranges::any_of(some, pays);
+    std::erase_if(some, [&](std::size_t i) { return paid ? !pays(i) : is_unusual(i); });
   }
   const double fastest = layouts[std::ranges::min(some, {}, step)].step;
   std::erase_if(some, [&](std::size_t i) { return step(i) > fastest * (1 + rule.most_given_up); });

@@ -10,7 +10,7 @@
 // least cost is recommended; of those that cannot be told apart from it, the simplest. A layout with an unusual feature
 // (offload, uneven stages, own buckets or order of axes, TP across nodes, what the framework advises against) is recommended
 // only where it gains more than two such layouts are wrong against each other: by the pairwise error of measured groups where
-// a measured run did the like, else by the intervals of both.
+// a measured run did the like, else by the intervals of both. Each further feature must gain as much again.
 //
 // The constants stand in tools/presets/calibration/decision.json; `sextant validate --fit-decision` fits them.
 #pragma once

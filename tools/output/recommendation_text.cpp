@@ -7,6 +7,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/words.hpp"
+#include "core/plan/plan_key.hpp"
 #include "tools/output/layout_table.hpp"
 #include "tools/terminal/table.hpp"
 
@@ -79,6 +81,28 @@ std::string beside_words(const ParallelPlan& p) {
   return words.empty() ? "" : " " + fmt::format("{}", fmt::join(words, " "));
 }
 
+// Of each alternative; where these words are another's too, with those parts of its key that the other lacks: "offload oo100 ao46".
+std::vector<std::string> distinct_words(const Recommendation& r) {
+  std::vector<const ParallelPlan*> plans = {&r.plan.plan};
+  for (const OtherLayout& a : r.alternatives) plans.push_back(&a.plan.plan);
+  const auto words = [](const ParallelPlan& p) { return layout_words(p) + beside_words(p); };
+  std::vector<std::string> out;
+  for (const ParallelPlan* mine : plans) {
+    std::string text = words(*mine);
+    const std::string key = plan_key(*mine);
+    for (const std::string_view part : split(key, '.')) {
+      const auto lacks = [&](const ParallelPlan* p) {
+        const std::string theirs = plan_key(*p);
+        return words(*p) == words(*mine) && std::ranges::count(split(theirs, '.'), part) == 0;
+      };
+      if (std::ranges::any_of(plans, lacks)) text.append(" ").append(part);
+    }
+    out.push_back(std::move(text));
+  }
+  out.erase(out.begin());
+  return out;
+}
+
 // "has an OOM risk of 13 % and keeps the optimizer on the host".
 std::string what_speaks_against(const RankedPlan& r) {
   std::vector<std::string> reasons, on_host;
@@ -131,12 +155,13 @@ std::string alternatives_table(const Terminal& terminal, const Recommendation& r
                {"time", Align::right},
                {"GiB", Align::right},
                {"OOM", Align::right}});
-  for (const OtherLayout& a : r.alternatives) {
+  const std::vector<std::string> layouts = distinct_words(r);
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const OtherLayout& a = r.alternatives[i];
     const Prediction& p = a.plan.prediction;
     const double oom = p.chance_of_overflow;
-    table.add_row({std::string(name(a.kind)), layout_words(a.plan.plan) + beside_words(a.plan.plan),
-                   fmt::format("{:.3f}", p.step.v), fmt::format("{:+.1f} %", 100 * a.plan.slower),
-                   fmt::format("{:.1f}", gib(p.memory.peak)),
+    table.add_row({std::string(name(a.kind)), layouts[i], fmt::format("{:.3f}", p.step.v),
+                   fmt::format("{:+.1f} %", 100 * a.plan.slower), fmt::format("{:.1f}", gib(p.memory.peak)),
                    oom < 0.005 ? "" : fmt::format("{:.0f} %", 100 * oom)});
   }
   return table.render(terminal);

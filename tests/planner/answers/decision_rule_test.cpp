@@ -36,6 +36,10 @@ TEST(DecisionRule, FeaturesMustPay) {
   EXPECT_EQ(chosen({layout(10, 0, 1), layout(10.45)}), 0U) << "4.5 % is more than the pairwise error";
   EXPECT_EQ(chosen({layout(10, 0, 1), layout(12)}), 0U) << "no more than 5 % is given up";
   EXPECT_EQ(chosen({layout(10, 0, 2), layout(10, 0, 1), layout(12)}), 1U);
+  EXPECT_EQ(chosen({layout(10, 0, 2), layout(10.3, 0, 1), layout(12)}), 1U) << "the second one as well";
+  EXPECT_EQ(chosen({layout(10, 0, 2), layout(10.45, 0, 1), layout(12)}), 0U);
+  EXPECT_EQ(chosen({layout(10, 0, 3), layout(10.3, 0, 1)}), 1U) << "also where nothing is usual";
+  EXPECT_EQ(chosen({layout(10, 0, 3), layout(10.45, 0, 1)}), 0U);
 }
 
 TEST(DecisionRule, WhatNobodyMeasuredMustGainMoreThanBothIntervals) {

@@ -140,6 +140,26 @@ TEST(Recommended, StagesAreEqualWithEmbeddingAndHead) {
   EXPECT_GT(j.at("recommended").at("plan").at("pp"), 1);
 }
 
+// Where nothing fits without something on the host, that is all that is unusual, and each layout is in words of its own.
+TEST(Recommended, TakesOneUnusualFeatureWhereItMust) {
+  for (const OrdinaryQuestion& q : {OrdinaryQuestion{"llama-3.1-70b", "1x8xh100", "8192", "64"},
+                                    OrdinaryQuestion{"llama-3.1-8b", "1x2xa100-80gb", "4096", "32"}}) {
+    const auto& j = answered(q, "megatron-core");
+    const auto& mine = j.at("recommended");
+    EXPECT_EQ(mine.at("unusual_features"), nlohmann::json({"optimizer offload"})) << mine.at("key");
+    EXPECT_TRUE(j.at("risk").at("safe"));
+    EXPECT_LT(mine.at("step_time_s"), 1.15 * j.at("ranked")[0].at("step_time_s").get<double>());
+    std::istringstream text(call(asked(q, "megatron-core", {}), kUnlimitedColumns).out);
+    std::set<std::string> layouts;
+    std::size_t rows = 0;
+    for (std::string line; std::getline(text, line);)
+      if (line.ends_with(" %") && line.find(" MBS") < line.size())
+        ++rows, layouts.insert(line.substr(19, line.find("  ", 19) - 19));
+    EXPECT_GE(rows, 2u) << text.str();
+    EXPECT_EQ(layouts.size(), rows) << text.str();
+  }
+}
+
 // What the user pins is kept, though it is unusual.
 TEST(Recommended, KeepsWhatIsAskedFor) {
   const auto j = nlohmann::json::parse(
