@@ -66,7 +66,7 @@ class Pool {
 
   void search_more() {
     search_safe_and_plain();
-    if (takes_unusual()) search_offloaded();
+    if (takes_unusual() || !usual_is_near()) search_offloaded();
     if (std::ranges::all_of(judged_, &Judged::room_on_host)) return;
     // How much does room on the host cost?
     const std::optional<Seconds> roomy = best_safe() ? std::optional(best_safe()->simulated) : std::nullopt;

@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, kUncertaintyClasses> kReasons = {
     "it fills more than nine tenths of the memory",
     "it keeps state or activations on the host",
     "its tensor parallelism leaves the fast links of a node",
-    "no run that constants were fitted to has more than two context-parallel ranks"};
+    "few measured runs have more than two context-parallel ranks"};
 
 // Widths by class; every class must be there.
 struct Widths {
@@ -65,10 +65,10 @@ UncertaintyClass uncertainty_of(const UncertaintyRules& rules, const ParallelPla
                                 const ClusterSpec& cluster, const StackSpec& stack, double filled,
                                 double exposed_share) {
   if (p.tp > cluster.node.gpus * cluster.node.domain_nodes) return UncertaintyClass::tp_crosses;
-  if (p.cp > rules.most_cp) return UncertaintyClass::many_cp;
   if (p.optimizer_offload > 0 || p.parameter_offload || p.activation_offload > 0)
     return UncertaintyClass::offload;
   if (filled > rules.filled_share && !stack.memory.exact_tensors) return UncertaintyClass::near_full;
+  if (p.cp > rules.most_cp) return UncertaintyClass::many_cp;
   return exposed_share > rules.exposed_share ? UncertaintyClass::exposed : UncertaintyClass::none;
 }
 

@@ -21,7 +21,7 @@ enum class UncertaintyClass : std::uint8_t {
   near_full,   // the memory is nearly full
   offload,     // state or activations on the host
   tp_crosses,  // tensor parallelism leaves the node's fast links
-  many_cp,     // more context-parallel ranks than any measured run has
+  many_cp,     // more context-parallel ranks than most measured runs with any have
 };
 inline constexpr int kUncertaintyClasses = 6;
 std::string_view name(UncertaintyClass);

@@ -39,6 +39,15 @@ TEST(UncertaintyClass, WidthsAndBordersAreThoseOfThePresets) {
   EXPECT_EQ(uncertainty_of(early, {}, cluster, fitted, 0.5, 0.1), UncertaintyClass::exposed);
   EXPECT_EQ(uncertainty_of(rules, {}, cluster, fitted, 0.95, 0.1), UncertaintyClass::near_full);
   EXPECT_EQ(uncertainty_of(rules, {}, cluster, exact, 0.95, 0.1), UncertaintyClass::none);
+  // The narrower interval of many context-parallel ranks hides nothing that is harder to predict.
+  ParallelPlan plan;
+  plan.cp = 8;
+  EXPECT_EQ(uncertainty_of(rules, plan, cluster, fitted, 0.5, 0.1), UncertaintyClass::many_cp);
+  EXPECT_EQ(uncertainty_of(rules, plan, cluster, fitted, 0.95, 0.1), UncertaintyClass::near_full);
+  plan.activation_offload = 4;
+  EXPECT_EQ(uncertainty_of(rules, plan, cluster, fitted, 0.5, 0.1), UncertaintyClass::offload);
+  EXPECT_LT(rules.step_half_width(UncertaintyClass::many_cp),
+            rules.step_half_width(UncertaintyClass::offload));
   for (int d = 0; d < kUncertaintyClasses; ++d) {
     const auto c = static_cast<UncertaintyClass>(d);
     EXPECT_GT(rules.step_half_width(c), 0.05);
