@@ -189,15 +189,10 @@ class Pool {
       if (counted.prediction.fits) add(counted);
     }
   }
-  void search_advised(PlanLimits within, std::optional<Seconds> at_most) {
-    const int advised = job_.stack.can.advised_zero_with_tp;
-    if (advised >= 3) return search_within(within, kPlainFamilies, at_most, false);
-    // What is advised: any ZeRO stage beside data parallelism and stages alone, and lower stages beside everything.
-    PlanLimits alone = within;
-    alone.limits.insert(alone.limits.end(), {pinned(PlanField::tp, 1), pinned(PlanField::cp, 1)});
-    search_within(alone, kPlainFamilies / 2, at_most, false);
-    within.limits.push_back(at_most_of(PlanField::zero_stage, advised));
-    search_within(within, kPlainFamilies, at_most, false);
+  void search_advised(const PlanLimits& within, std::optional<Seconds> at_most) {
+    const std::vector<PlanLimits> advised = advised_limits(job_.stack, within);
+    for (const PlanLimits& each : advised)
+      search_within(each, &each == &advised.back() ? kPlainFamilies : kPlainFamilies / 2, at_most, false);
   }
   void search_safe(std::optional<Seconds> at_most) {
     search_within(limits_, 1, at_most, true);
@@ -349,6 +344,15 @@ PlanLimits usual_limits(const Job& job, const PlanLimits& limits, const Evidence
   // Where layers alone divide badly, embedding and head are counted with them.
   if (job.model.n_layers % 4 != 2) within.limits.push_back(pinned(PlanField::stage_split, 0));
   return within;
+}
+
+std::vector<PlanLimits> advised_limits(const StackSpec& stack, const PlanLimits& usual) {
+  const int advised = stack.can.advised_zero_with_tp;
+  if (advised >= 3) return {usual};
+  PlanLimits alone = usual, lower = usual;
+  alone.limits.insert(alone.limits.end(), {pinned(PlanField::tp, 1), pinned(PlanField::cp, 1)});
+  lower.limits.push_back(at_most_of(PlanField::zero_stage, advised));
+  return {alone, lower};
 }
 
 Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchReport& fastest,

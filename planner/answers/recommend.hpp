@@ -54,6 +54,10 @@ std::vector<std::string> unusual_features(const Job&, const EvidenceTable&, cons
 // What is usual: no feature of unusual_features(), and no uneven stages where the layers divide as well.
 PlanLimits usual_limits(const Job&, const PlanLimits&, const EvidenceTable&);
 
+// The same, as the framework advises: one space, or where it advises no ZeRO stage above some beside TP and CP two, one without
+// these and one with lower stages.
+std::vector<PlanLimits> advised_limits(const StackSpec&, const PlanLimits& usual);
+
 // `fastest`: of the search for so many of the fastest layouts; must have found some. `search_more`: false takes these alone. Of more
 // than kJudged the first are taken, so that an answer does not depend on how many are shown.
 inline constexpr int kJudged = 5;

@@ -172,6 +172,7 @@ FewestGpus fewest_gpus(const Job& job, std::optional<Seconds> deadline, int most
     found = coarse_search(out.every_to, most, std::max(1, job.cluster.node.gpus), ask);
     out.next_smaller = *std::prev(too_few.upper_bound(found.value_or(most)));
   }
+  out.exact = out.exact || found == out.every_to + 1;
   // What is moved may do on a little fewer.
   if (deadline && (found || out.every_to == most)) {
     each.budget_s = every_s;
@@ -191,6 +192,40 @@ FewestGpus fewest_gpus(const Job& job, std::optional<Seconds> deadline, int most
   const bool all_do = !deadline || point.report.ranked.front().prediction.step <= *deadline;
   (found || all_do ? out.found : out.most) = std::move(point);
   return out;
+}
+
+FewestGpus fewest_usual_gpus(const Job& job, std::optional<Seconds> deadline, int most,
+                             const PlanLimits& limits, const EvidenceTable& evidence,
+                             const SearchOptions& options) {
+  const SearchBudget budget(options);
+  std::optional<FewestGpus> fewest;
+  const auto better = [](const ScalePoint& a, const ScalePoint& b) {
+    return std::pair(a.gpus, a.best().prediction.step) < std::pair(b.gpus, b.best().prediction.step);
+  };
+  StackSpec equal_stages = job.stack;
+  UnevenStages& uneven = equal_stages.can.uneven_stages;
+  // Of other numbers of layers embedding and head are counted as one each (usual_limits), which is an uneven cut.
+  if (job.model.n_layers % 4 != 2 && (uneven == UnevenStages::any || uneven == UnevenStages::ends))
+    uneven = UnevenStages::none;
+  const Job usual{job.model,    job.training,    job.cluster,  job.topology,       equal_stages, job.cost,
+                  job.interval, job.uncertainty, job.residual, job.residual_taken, job.profiled};
+  for (const PlanLimits& within : advised_limits(job.stack, usual_limits(job, limits, evidence))) {
+    if (default_space(job.model, job.training, job.cluster.device, most, within).size() == 0) continue;
+    const int at_most = fewest && fewest->found ? fewest->found->gpus : most;
+    FewestGpus next = fewest_gpus(usual, deadline, at_most, within, budget.next(options.top));
+    if (!fewest) {
+      fewest = std::move(next);
+      continue;
+    }
+    if (next.found && (!fewest->found || better(*next.found, *fewest->found)))
+      fewest->found = std::move(next.found);
+    fewest->next_smaller = std::min(fewest->next_smaller, next.next_smaller);
+    fewest->every_to = std::min(fewest->every_to, next.every_to);
+    fewest->exact = fewest->exact && next.exact, fewest->in_time = fewest->in_time && next.in_time;
+  }
+  if (!fewest) return {};
+  fewest->usual = fewest->found && unusual_features(job, evidence, fewest->found->best().plan).empty();
+  return std::move(*fewest);
 }
 
 const ScalePoint* cheapest(const std::vector<ScalePoint>& curve) {

@@ -39,10 +39,15 @@ struct FewestGpus {
   int next_smaller = 0;             // the largest size below that was tried and does not do; 0: none
   int every_to = 0;                 // every number of GPUs up to here was asked, and does not do
   bool exact = true;                // no smaller number does, by layouts on the search grid
-  bool in_time = true;              // of all that were tried it is known whether they do
+  bool usual = false;   // no layout with unusual features was looked for, and what was found has none
+  bool in_time = true;  // of all that were tried it is known whether they do
 };
 FewestGpus fewest_gpus(const Job&, std::optional<Seconds> deadline, int most, const PlanLimits&,
                        const SearchOptions& = {}, double every_s = 2);
+
+// The same of layouts without unusual features, as the framework advises. Nothing is found where these do not hold it.
+FewestGpus fewest_usual_gpus(const Job&, std::optional<Seconds> deadline, int most, const PlanLimits&,
+                             const EvidenceTable&, const SearchOptions& = {});
 
 // Of the points of a curve, the one whose best plan costs least per token. Nothing without a price.
 const ScalePoint* cheapest(const std::vector<ScalePoint>&);

@@ -53,6 +53,19 @@ std::string days_text(double seconds) {
                            : fmt::format("{:.1f} hours", seconds / 3600);
 }
 
+// Where a deadline is to be held, by layouts without unusual features as far as these hold it on any size.
+FewestGpus fewest_of(const Asking& a, const Job& job, std::optional<Seconds> deadline) {
+  const Question& q = a.question();
+  const int all = q.cluster.gpus();
+  if (deadline && !a.options.daring) {
+    const EvidenceTable evidence = load_evidence(a.session.presets());
+    FewestGpus usual = fewest_usual_gpus(job, deadline, all, q.limits, evidence,
+                                         a.searching.options(a.options.top, "sizes"));
+    if (usual.found) return usual;
+  }
+  return fewest_gpus(job, deadline, all, q.limits, a.searching.options(a.options.top, "sizes"));
+}
+
 }  // namespace
 
 ExitCode answer_curve(const Asking& a) {
@@ -164,8 +177,7 @@ ExitCode answer_fewest(const Asking& a) {
   const Question& q = a.question();
   const auto deadline = longest_step(a.options, q.training);
   if (never_possible(job, a.space)) return nothing(a, search_possible(job, a.space, {}));
-  const FewestGpus f =
-      fewest_gpus(job, deadline, q.cluster.gpus(), q.limits, a.searching.options(a.options.top, "sizes"));
+  const FewestGpus f = fewest_of(a, job, deadline);
   if (!f.found && !f.most) return nothing(a, search_possible(job, a.space, a.searching.options(1)));
   a.searching.finish();
   const ScalePoint& point = f.found ? *f.found : *f.most;
@@ -208,12 +220,19 @@ ExitCode answer_fewest(const Asking& a) {
                                  : "";
   a.say(fmt::format("fewest: {} of {} GPUs{}", point.gpus, q.cluster.gpus(), reason));
   const char* lacks = deadline ? "too slow" : "too few";
+  if (f.usual)
+    a.say("Layouts without unusual features alone; --daring takes all that fit, and may do with fewer.");
   if (f.exact && f.next_smaller > 0)
     a.say(fmt::format("{} would be {}, as is every smaller number: all were tried{}.", f.next_smaller, lacks,
                       deadline ? ", by layouts on the search grid" : ""));
   if (!f.exact && !f.in_time)
     a.say(fmt::format("The time for the search is spent: fewer may do. {} are known to be {}.",
                       f.next_smaller, lacks));
+  else if (!f.exact && f.next_smaller == f.every_to)
+    a.say(
+        fmt::format("Every number up to {} was tried and is {}; from there on whole nodes alone: a number "
+                    "between may do.",
+                    f.every_to, lacks));
   else if (!f.exact)
     a.say(
         fmt::format("Every number up to {} was tried and is {}; from there on whole nodes alone, of which "

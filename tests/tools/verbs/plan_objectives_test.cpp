@@ -36,6 +36,28 @@ TEST(Plan, FewestGpusCountLayoutsThatAreMoved) {
   EXPECT_TRUE(ask("4h").at("fewest_gpus").is_null());
 }
 
+// Of layouts that one would run: fewer GPUs do with unequal stages or something on the host, which --daring takes.
+TEST(Plan, FewestGpusAreThoseOfUsualLayouts) {
+  const auto ask = [](const std::vector<std::string>& more) {
+    std::vector<std::string> question = {"plan",           "--model",   "llama-3.1-8b", "--cluster",
+                                         "16x8xh100",      "--seq-len", "8192",         "--json",
+                                         "--global-batch", "512",       "--objective",  "fewest-gpus",
+                                         "--tokens",       "1T",        "--deadline",   "60d"};
+    question.insert(question.end(), more.begin(), more.end());
+    return nlohmann::json::parse(call(question).out);
+  };
+  const auto usual = ask({}), daring = ask({"--daring"});
+  EXPECT_LT(daring.at("fewest_gpus"), usual.at("fewest_gpus"));
+  EXPECT_TRUE(usual.at("all_sizes_tried"));
+  const auto& plan = usual.at("ranked").at(0).at("plan");
+  EXPECT_LE(usual.at("ranked").at(0).at("step_time_s"), usual.at("deadline_step_time_s"));
+  EXPECT_EQ(plan.at("optimizer_offload"), 0);
+  EXPECT_EQ(32 % (plan.at("pp").get<int>() * plan.at("vp").get<int>()), 0);
+  // What is pinned and unusual is kept.
+  const auto pinned = ask({"--fix", "oo=100"});
+  EXPECT_EQ(pinned.at("ranked").at(0).at("plan").at("optimizer_offload"), 1);
+}
+
 TEST(Plan, TheScalingCurveAndTheCheapestTokens) {
   const auto curve = json_of({"--scale", "2,4,...,16", "--price-per-gpu-hour", "2"});
   ASSERT_EQ(curve.at("scale").size(), 4U);
