@@ -40,6 +40,9 @@ PlanLimit of_kind(PlanField f, bool used) {
 }
 PlanLimit at_most_of(PlanField f, double value) { return {f, Relation::less_equal, value}; }
 
+constexpr std::initializer_list<PlanField> kOffloads = {
+    PlanField::optimizer_offload, PlanField::parameter_offload, PlanField::activation_offload};
+
 // What people call one approach: which kinds of parallelism share the work.
 using Approach = std::array<bool, 4>;
 Approach approach(const ParallelPlan& p) { return {p.tp > 1, p.pp > 1, p.cp > 1, p.zero_stage == 3}; }
@@ -56,9 +59,7 @@ class Pool {
         options_(options),
         fastest_(fastest),
         smaller_host_(job.cluster),
-        job_with_room_{job.model,    job.training,       smaller_host_, job.topology,
-                       job.stack,    job.cost,           job.interval,  job.uncertainty,
-                       job.residual, job.residual_taken, job.profiled} {
+        job_with_room_(job.on(smaller_host_, job.topology)) {
     smaller_host_.node.host_memory = room_on_host();
     const std::size_t judged = std::min(fastest.ranked.size(), std::size_t{kJudged});
     for (std::size_t i = 0; i < judged; ++i) add(fastest.ranked[i]);
@@ -206,16 +207,8 @@ class Pool {
     const RankedPlan* safe = best_safe();
     const std::optional<Seconds> at_most =
         safe ? std::optional(safe->simulated * (1 + kFirstLook)) : std::nullopt;
-    PlanLimits within = usual_limits(job_, limits_, evidence_);
-    const auto free = [&](PlanField field) {
-      std::erase_if(within.limits, [&](const PlanLimit& l) {
-        return l.field == field && std::ranges::count(limits_.limits, l) == 0;
-      });
-    };
-    free(PlanField::optimizer_offload);
-    search_advised(within, at_most);
-    free(PlanField::parameter_offload), free(PlanField::activation_offload);
-    search_advised(within, at_most);
+    search_advised(usual_limits(job_, limits_, evidence_, {PlanField::optimizer_offload}), at_most);
+    search_advised(usual_limits(job_, limits_, evidence_, kOffloads), at_most);
   }
 
   const Job& job_;
@@ -328,13 +321,15 @@ std::vector<std::string> unusual_features(const Job& job, const EvidenceTable& e
   return out;
 }
 
-PlanLimits usual_limits(const Job& job, const PlanLimits& limits, const EvidenceTable& evidence) {
+PlanLimits usual_limits(const Job& job, const PlanLimits& limits, const EvidenceTable& evidence,
+                        std::initializer_list<PlanField> on_host) {
   PlanLimits within = limits;
+  for (const PlanField field : kOffloads)
+    if (std::ranges::count(on_host, field) == 0) within.limits.push_back(pinned(field, 0));
   const double domain = job.cluster.node.gpus * job.cluster.node.domain_nodes;
   within.limits.insert(within.limits.end(),
-                       {pinned(PlanField::optimizer_offload, 0), pinned(PlanField::parameter_offload, 0),
-                        pinned(PlanField::activation_offload, 0), pinned(PlanField::bucket_elements, 0),
-                        pinned(PlanField::last_bucket_split, 1), pinned(PlanField::axis_order, 0),
+                       {pinned(PlanField::bucket_elements, 0), pinned(PlanField::last_bucket_split, 1),
+                        pinned(PlanField::axis_order, 0),
                         at_most_of(PlanField::schedule, static_cast<double>(PipelineSchedule::interleaved)),
                         at_most_of(PlanField::tp, domain)});
   const EvidenceCell most = evidence.largest(job.stack.name);

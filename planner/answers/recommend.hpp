@@ -3,6 +3,7 @@
 // planner/answers/decision_rule.hpp chooses among all of them. With what else a reader may want instead, and its price.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -52,7 +53,9 @@ struct DecisionBasis {
 std::vector<std::string> unusual_features(const Job&, const EvidenceTable&, const ParallelPlan&);
 
 // What is usual: no feature of unusual_features(), and no uneven stages where the layers divide as well.
-PlanLimits usual_limits(const Job&, const PlanLimits&, const EvidenceTable&);
+// `on_host`: offloads that are free all the same.
+PlanLimits usual_limits(const Job&, const PlanLimits&, const EvidenceTable&,
+                        std::initializer_list<PlanField> on_host = {});
 
 // The same, as the framework advises: one space, or where it advises no ZeRO stage above some beside TP and CP two, one without
 // these and one with lower stages.

@@ -21,8 +21,7 @@ template <class F>
 auto on_size(const Job& job, int gpus, F ask) {
   const ClusterSpec cluster = sub_cluster(job.cluster, gpus);
   const Topology topology(cluster);
-  return ask(Job{job.model, job.training, cluster, topology, job.stack, job.cost, job.interval,
-                 job.uncertainty, job.residual, job.residual_taken, job.profiled});
+  return ask(job.on(cluster, topology));
 }
 
 ScalePoint at_size(const Job& job, int gpus, const PlanLimits& limits, const SearchOptions& options,
@@ -207,8 +206,7 @@ FewestGpus fewest_usual_gpus(const Job& job, std::optional<Seconds> deadline, in
   // Of other numbers of layers embedding and head are counted as one each (usual_limits), which is an uneven cut.
   if (job.model.n_layers % 4 != 2 && (uneven == UnevenStages::any || uneven == UnevenStages::ends))
     uneven = UnevenStages::none;
-  const Job usual{job.model,    job.training,    job.cluster,  job.topology,       equal_stages, job.cost,
-                  job.interval, job.uncertainty, job.residual, job.residual_taken, job.profiled};
+  const Job usual = job.with(equal_stages);
   for (const PlanLimits& within : advised_limits(job.stack, usual_limits(job, limits, evidence))) {
     if (default_space(job.model, job.training, job.cluster.device, most, within).size() == 0) continue;
     const int at_most = fewest && fewest->found ? fewest->found->gpus : most;

@@ -28,6 +28,16 @@ struct Job {
   double residual_taken = 0;  // logarithm of the factor by which the costs above are less for it already
   // `cost` reads a table of measured works: no bound of a search holds, and predictions say what of them rests on it.
   bool profiled = false;
+
+  // The same job on other machines, or with another stack, which must outlive it as all that it refers to must.
+  Job on(const ClusterSpec& other, const Topology& its_topology) const {
+    return {model,    training,    other,    its_topology,   stack,   cost,
+            interval, uncertainty, residual, residual_taken, profiled};
+  }
+  Job with(const StackSpec& other) const {
+    return {model,    training,    cluster,  topology,       other,   cost,
+            interval, uncertainty, residual, residual_taken, profiled};
+  }
 };
 
 }  // namespace sextant

@@ -83,23 +83,25 @@ std::string beside_words(const ParallelPlan& p) {
 
 // Of each alternative; where these words are another's too, with those parts of its key that the other lacks: "offload oo100 ao46".
 std::vector<std::string> distinct_words(const Recommendation& r) {
-  std::vector<const ParallelPlan*> plans = {&r.plan.plan};
-  for (const OtherLayout& a : r.alternatives) plans.push_back(&a.plan.plan);
-  const auto words = [](const ParallelPlan& p) { return layout_words(p) + beside_words(p); };
+  struct Told {
+    std::string words, key;
+  };
+  const auto told = [](const RankedPlan& p) {
+    return Told{layout_words(p.plan) + beside_words(p.plan), plan_key(p.plan)};
+  };
+  std::vector<Told> all = {told(r.plan)};
+  for (const OtherLayout& a : r.alternatives) all.push_back(told(a.plan));
   std::vector<std::string> out;
-  for (const ParallelPlan* mine : plans) {
-    std::string text = words(*mine);
-    const std::string key = plan_key(*mine);
-    for (const std::string_view part : split(key, '.')) {
-      const auto lacks = [&](const ParallelPlan* p) {
-        const std::string theirs = plan_key(*p);
-        return words(*p) == words(*mine) && std::ranges::count(split(theirs, '.'), part) == 0;
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    std::string text = all[i].words;
+    for (const std::string_view part : split(all[i].key, '.')) {
+      const auto lacks = [&](const Told& other) {
+        return other.words == all[i].words && std::ranges::count(split(other.key, '.'), part) == 0;
       };
-      if (std::ranges::any_of(plans, lacks)) text.append(" ").append(part);
+      if (std::ranges::any_of(all, lacks)) text.append(" ").append(part);
     }
     out.push_back(std::move(text));
   }
-  out.erase(out.begin());
   return out;
 }
 

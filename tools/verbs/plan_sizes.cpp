@@ -194,7 +194,7 @@ ExitCode answer_fewest(const Asking& a) {
     j["fewest_gpus"] = f.found ? Json(point.gpus) : Json(nullptr);
     j["deadline_step_time_s"] = deadline ? Json(deadline->v) : Json(nullptr);
     j["next_smaller_gpus"] = f.next_smaller, j["all_sizes_tried"] = f.exact;
-    j["all_sizes_tried_to"] = f.every_to;
+    j["all_sizes_tried_to"] = f.every_to, j["usual_layouts_alone"] = f.usual;
     j["best_on_all"] = f.most ? ranked_json(a, f.most->report.ranked.front()) : Json(nullptr);
     print_json(a.session, "plan", j);
     return finished(a, f.found.has_value());
@@ -228,16 +228,12 @@ ExitCode answer_fewest(const Asking& a) {
   if (!f.exact && !f.in_time)
     a.say(fmt::format("The time for the search is spent: fewer may do. {} are known to be {}.",
                       f.next_smaller, lacks));
-  else if (!f.exact && f.next_smaller == f.every_to)
-    a.say(
-        fmt::format("Every number up to {} was tried and is {}; from there on whole nodes alone: a number "
-                    "between may do.",
-                    f.every_to, lacks));
   else if (!f.exact)
-    a.say(
-        fmt::format("Every number up to {} was tried and is {}; from there on whole nodes alone, of which "
-                    "{} are {}: a number between may do.",
-                    f.every_to, lacks, f.next_smaller, lacks));
+    a.say(fmt::format(
+        "Every number up to {} was tried and is {}; from there on whole nodes alone{}: a number between may "
+        "do.",
+        f.every_to, lacks,
+        f.next_smaller > f.every_to ? fmt::format(", of which {} are {}", f.next_smaller, lacks) : ""));
   print_best(a, best);
   print_safe(a, point.report.ranked);
   print_search(a, point.report);

@@ -49,6 +49,8 @@ TEST(Plan, FewestGpusAreThoseOfUsualLayouts) {
   const auto usual = ask({}), daring = ask({"--daring"});
   EXPECT_LT(daring.at("fewest_gpus"), usual.at("fewest_gpus"));
   EXPECT_TRUE(usual.at("all_sizes_tried"));
+  EXPECT_TRUE(usual.at("usual_layouts_alone"));
+  EXPECT_FALSE(daring.at("usual_layouts_alone"));
   const auto& plan = usual.at("ranked").at(0).at("plan");
   EXPECT_LE(usual.at("ranked").at(0).at("step_time_s"), usual.at("deadline_step_time_s"));
   EXPECT_EQ(plan.at("optimizer_offload"), 0);
