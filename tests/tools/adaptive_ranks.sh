@@ -33,7 +33,7 @@ ranks() {
 losses() { grep -o '"loss": *[0-9.e+-]*' "$1" | grep -o '[0-9.e+-]*$'; }
 
 # So slow that computing for real is a small part of it, also under a sanitizer.
-of_device=1
+of_device=1.5
 if grep -qE '__(asan|tsan)_init' "$sextant"; then of_device=0.25; fi
 rate() { awk "BEGIN { print $1 * $of_device }"; }
 cat >slow.json <<JSON
@@ -55,22 +55,22 @@ if [[ -z $mpiexec ]]; then
 fi
 
 # The same training without emulation or adaptation: threads of one process.
-"$sextant" run "${question[@]}" --steps 30 --json >threads.json
-echo 'step 12 rank 3 compute x2' >events
-ranks 4 run "${question[@]}" --steps 30 --adapt --adapt-budget 0 --emulate --inject events -o run --json >adapted.json
+"$sextant" run "${question[@]}" --steps 24 --json >threads.json
+echo 'step 8 rank 3 compute x2' >events
+ranks 4 run "${question[@]}" --steps 24 --adapt --adapt-budget 0 --emulate --inject events -o run --json >adapted.json
 grep -q '"kind":"change","trigger":"drift"' run/adaptation.jsonl || fail "no change: $(cat run/adaptation.jsonl)"
 grep -q 'rank 3 (node 0, GPU 3) computes' run/adaptation.jsonl || fail "another rank is blamed: $(cat run/adaptation.jsonl)"
 grep -q '"changed":' run/adaptation.jsonl || fail "the layout stayed: $(cat run/adaptation.jsonl)"
-[[ $(losses adapted.json | wc -l) -eq 30 ]] || fail "thirty steps: $(losses adapted.json)"
+[[ $(losses adapted.json | wc -l) -eq 24 ]] || fail "24 steps: $(losses adapted.json)"
 paste <(losses threads.json) <(losses adapted.json) |
   awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-4 * $1) { print "step " NR - 1 ": " $1 " and " $2; bad = 1 } } END { exit bad }' ||
   fail "the losses are those of another training"
 
 # A launcher has started three of them again.
-ranks 3 run -o run --resume --steps 36 --adapt --emulate >three.txt 2>&1 || fail "three ranks: $(cat three.txt)"
+ranks 3 run -o run --resume --steps 28 --adapt --emulate >three.txt 2>&1 || fail "three ranks: $(cat three.txt)"
 grep -q '3 ranks were started, and the plan has 4: going on under' three.txt || fail "no plan for three: $(cat three.txt)"
 grep -q 'going on from' three.txt || fail "it began anew: $(cat three.txt)"
-[[ $(wc -l <run/steps.jsonl) -eq 36 ]] || fail "36 steps: $(wc -l run/steps.jsonl)"
+[[ $(wc -l <run/steps.jsonl) -eq 28 ]] || fail "28 steps: $(wc -l run/steps.jsonl)"
 
 # What is refused is refused by all of them: a plan for fewer without --adapt, more ranks than the cluster has, lost ranks of MPI
 # (lost_processes.py has those of others).

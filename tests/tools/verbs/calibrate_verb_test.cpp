@@ -67,7 +67,7 @@ TEST(CalibrateVerb, PlanAndExplainStateSimulatesInterval) {
   const auto upper = [](const Json& j) {
     return j.at("step_time_s_upper").get<double>() / j.at("step_time_s").get<double>();
   };
-  const std::vector<std::string> pinned = {"--fix", "cp=1,oo=0,po=0,ao=0,pp=2,tp=2,mbs=1"};
+  const std::vector<std::string> pinned = {"--fix", "cp=1,oo=0,po=0,ao=0,pp=2,tp=2,mbs=1,z=1,b=0,lb=1"};
   const std::vector<std::string> plan = std::vector<std::string>{"plan", "--top", "2"} + pinned;
   const Json ranked = asked(plan).at("ranked");
   for (const Json& r : ranked) {

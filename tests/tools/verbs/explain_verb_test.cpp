@@ -195,8 +195,8 @@ TEST(Explain, RanksAsThePlanDid) {
 
 // Without a layout: what `plan` recommends, compared with its alternatives and with layouts of its kind.
 TEST(Explain, ExplainsWhatPlanRecommends) {
-  const Words question = {"--model", "llama-65b", "--cluster",      "16x8xa100-80gb",
-                          "--limit", "tp<=8",     "--global-batch", "1024"};
+  const Words question = {"--model", "llama-2-13b", "--cluster",      "2x8xa100-80gb",
+                          "--limit", "tp<=8",       "--global-batch", "128"};
   const auto ask = [&](Words verb, Words more) { return call(verb + question + more, kUnlimitedColumns); };
   const Json plan = Json::parse(ask({"plan"}, {"--json"}).out);
   const Json j = Json::parse(ask({"explain"}, {"--json"}).out);
