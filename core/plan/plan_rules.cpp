@@ -128,8 +128,12 @@ void own_contradictions(Rules& r, const ParallelPlan& p) {
 void layers(Rules& r, const ParallelPlan& p, const ModelSpec& m) {
   const int n_chunks = p.pp * p.vp;
   if (p.chunks.empty()) {
-    r.require(n_chunks <= m.n_layers, "pp * vp", n_chunks,
-              [&] { return fmt::format("at most the {} layers of the model", m.n_layers); });
+    r.require(
+        n_chunks <= m.n_layers, "pp * vp", n_chunks,
+        [&] { return fmt::format("at most the {} layers of the model", m.n_layers); },
+        n_chunks == m.n_layers + 2
+            ? "embedding and LM head alone are chunks where the key says so: L0-1x...-0"
+            : "");
   } else {
     r.require(static_cast<int>(p.chunks.size()) == n_chunks, "chunk_layers", p.chunks.size(),
               [&] { return fmt::format("pp * vp = {} of them", n_chunks); });

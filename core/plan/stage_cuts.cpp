@@ -286,6 +286,23 @@ bool can_cut(UnevenStages able, const ParallelPlan& p, const ModelSpec& m) {
          can_cut(able, p, layer_ranges(p, m.n_layers), m);
 }
 
+int most_chunks(UnevenStages able, int n_layers) {
+  return n_layers + (able == UnevenStages::any || able == UnevenStages::ends ? 2 : 0);
+}
+
+std::optional<ParallelPlan> with_ends_alone(UnevenStages able, ParallelPlan p, const ModelSpec& m) {
+  const int chunks = most_chunks(able, m.n_layers);
+  if (chunks == m.n_layers || chunks % 4 != 0 || p.pp < 4 || p.pp == chunks || p.pp * p.vp == chunks ||
+      chunks % p.pp != 0)
+    return std::nullopt;
+  std::vector<int> counts(static_cast<std::size_t>(chunks), 1);
+  counts.front() = counts.back() = 0;
+  p.schedule = PipelineSchedule::interleaved, p.vp = chunks / p.pp, p.chunks = chunks_of(counts);
+  p.recompute.layers = std::min(p.recompute.layers, 1);
+  p.activation_offload = std::min(p.activation_offload, 1);
+  return p;
+}
+
 CutRefusal cut_refusal(UnevenStages able, const ParallelPlan& p, const ModelSpec& m) {
   CutRefusal out;
   const int chunks = p.pp * p.vp;

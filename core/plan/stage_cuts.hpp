@@ -45,6 +45,14 @@ bool can_cut(UnevenStages, const ParallelPlan&, const ModelSpec&);
 // The same of these very layers.
 bool can_cut(UnevenStages, const ParallelPlan&, std::span<const LayerRange>, const ModelSpec&);
 
+// Most chunks that the framework makes of so many layers. Where their numbers are free at the ends, embedding and LM head may have
+// a chunk each, alone: 128 chunks of 126 layers (Llama 3.1 405B as Meta trained it: arXiv 2407.21783, section 3.3.2). Source for
+// `ends`: Megatron-Core 0.12, transformer_block.py, get_num_layers_to_build: none is enough in the outer chunks.
+int most_chunks(UnevenStages, int n_layers);
+// The plan with that many chunks on its stages, a layer each or embedding or LM head alone. Nothing where its stages do not divide
+// them, where it has them, and where it is worth little: with two or three stages, or where the chunks are no multiple of four.
+std::optional<ParallelPlan> with_ends_alone(UnevenStages, ParallelPlan, const ModelSpec&);
+
 // What the framework does with layers, and what to do instead, of a plan with pipeline stages that it cannot cut so: two halves of
 // a message.
 struct CutRefusal {

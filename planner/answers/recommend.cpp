@@ -174,21 +174,25 @@ class Pool {
     add_counted();
   }
   // Of a family the search keeps the fastest, which may be an uneven cut by a hair: its layers are cut anew, embedding and head
-  // counted as one each.
+  // counted as one each, into as many chunks and into as many as that makes.
   void add_counted() {
-    for (std::size_t i = 0; i < plans_.size(); ++i) {
+    for (std::size_t i = 0, found = plans_.size(); i < found; ++i) {
       ParallelPlan p = plans_[i].plan;
       const int chunks = p.pp * p.vp, layers = job_.model.n_layers;
+      if (const auto alone = with_ends_alone(job_.stack.can.uneven_stages, p, job_.model)) add_cut(*alone);
       if (chunks <= 2 || (layers + 2) % chunks != 0 || equal_stages(p, layers)) continue;
       std::vector<int> counts(static_cast<std::size_t>(chunks), (layers + 2) / chunks);
       --counts.front(), --counts.back();
       p.chunks = chunks_of(counts);
-      if (counts.front() == 0 || !limits_.admits(p) || unlawful_reason(job_, p)) continue;
-      RankedPlan counted;
-      counted.plan = p, counted.prediction = predict(job_, p);
-      counted.simulated = counted.prediction.step;
-      if (counted.prediction.fits) add(counted);
+      add_cut(p);
     }
+  }
+  void add_cut(const ParallelPlan& p) {
+    if (!limits_.admits(p) || unlawful_reason(job_, p)) return;
+    RankedPlan counted;
+    counted.plan = p, counted.prediction = predict(job_, p);
+    counted.simulated = counted.prediction.step;
+    if (counted.prediction.fits) add(counted);
   }
   void search_advised(const PlanLimits& within, std::optional<Seconds> at_most) {
     const std::vector<PlanLimits> advised = advised_limits(job_.stack, within);

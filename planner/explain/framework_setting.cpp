@@ -61,15 +61,22 @@ std::string beside_the_usual_cut(const ParallelPlan& plan, const ModelSpec& mode
 std::string layout_setting(const ParallelPlan& plan, const ModelSpec& model, const StackSpec& stack) {
   if (plan.pp > 1 && stack.can.usual_end_layers > 0) return beside_the_usual_cut(plan, model, stack);
   if (plan.pp < 2 || equal_chunks(plan, model.n_layers)) return "";
+  const std::vector<LayerRange> chunks = layer_ranges(plan, model.n_layers);
+  const int n_chunks = plan.pp * plan.vp, counted = model.n_layers + 2;
+  const bool with_ends =
+      counted % n_chunks == 0 && cut_with_ends(model.n_layers, n_chunks, 1, 1) == layer_counts(chunks);
+  const std::string cut = with_ends
+                              ? fmt::format("the {} layers, embedding and head are cut into {} chunks of {}",
+                                            model.n_layers, n_chunks, counted / n_chunks)
+                              : fmt::format("the {} layers are cut unequally", model.n_layers);
   if (const std::string option = cut_option(stack.can.uneven_stages, plan, model); !option.empty())
-    return fmt::format("the {} layers are cut unequally: {}", model.n_layers, option);
+    return cut + ": " + option;
   // Only today's Megatron-Core reads such a string; stacks that build on its preset have options of their own.
   if (stack.name != "megatron-core") return "";
   return fmt::format(
-      "the {} layers are cut unequally: Megatron-Core takes that as --pipeline-model-parallel-layout \"{}\" "
-      "alone, without "
+      "{}: Megatron-Core takes that as --pipeline-model-parallel-layout \"{}\" alone, without "
       "--num-layers-per-virtual-pipeline-stage",
-      model.n_layers, pipeline_layout(layer_ranges(plan, model.n_layers)));
+      cut, pipeline_layout(chunks));
 }
 
 }  // namespace sextant

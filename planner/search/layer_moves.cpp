@@ -84,6 +84,8 @@ std::optional<MovedPlan> LayerMoves::climb(const ParallelPlan& from, double step
   MovedPlan at{from, step};
   bool moved = false;
   moves_.allow_slots();
+  if (const auto alone = with_ends_alone(able, from, job_.model))
+    if (auto next = moves_.fastest(at, {*alone})) at = std::move(*next), moved = true;
   while (auto next = moves_.fastest(at, next_to(at.plan, job_.model, able)))
     at = std::move(*next), moved = true;
   return moved ? std::optional(at) : std::nullopt;

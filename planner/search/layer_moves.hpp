@@ -1,6 +1,6 @@
-// Is there a better cut into stages than the even and the balanced one? Single layers move from one model chunk to another
-// for as long as the simulated step falls: a local search, which proves nothing; where chunks and micro-batches are too
-// many, it ends early.
+// Is there a better cut into stages than the even and the balanced one? One with embedding and LM head alone in the outer chunks is
+// tried, and single layers move from one model chunk to another for as long as the simulated step falls: a local search, which
+// proves nothing; where chunks and micro-batches are too many, it ends early.
 #pragma once
 
 #include <cstdint>

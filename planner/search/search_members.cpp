@@ -79,7 +79,7 @@ std::optional<Node> SearchTree::member(Choice c, double limit, SearchCache& cach
 double SearchTree::quickest(const ParallelPlan& p, SearchCache& cache) const {
   const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
   const int m = microbatches(p, job_.training);
-  if (m == 0 || p.pp * p.vp > job_.model.n_layers) return INFINITY;
+  if (m == 0 || (p.chunks.empty() && p.pp * p.vp > job_.model.n_layers)) return INFINITY;
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_steady(p, job_.stack.rules), cache.times);
   return closed_bound(cache.times, {}, cache.stateless_closing(p));
 }

@@ -62,7 +62,7 @@ const std::vector<int>* SearchTree::ruled_cut(const ParallelPlan& p, StageSplit 
 void SearchTree::fill_chunks(const ParallelPlan& p, StageSplit split, SearchCache& cache,
                              std::vector<LayerRange>& out) const {
   const int n = job_.model.n_layers, n_chunks = p.pp * p.vp;
-  if (p.pp == 1 || n_chunks > n) return fill_even(p, out);
+  if (p.pp == 1 || n_chunks > most_chunks_) return fill_even(p, out);
   if (!ruled_.empty())
     if (const auto* cut = ruled_cut(p, split, cache)) return void(out = chunks_of(*cut));
   if (split == StageSplit::even && (!cuts_ends_ || n % n_chunks == 0)) return fill_even(p, out);
@@ -82,6 +82,14 @@ void SearchTree::fill_chunks(const ParallelPlan& p, StageSplit split, SearchCach
   std::vector<double> layer;
   for (int c = 0; c < n_chunks; ++c) layer.push_back(prices.layer(c % p.pp));
   balanced_chunks(n, layer, prices.embedding, prices.head, out);
+}
+
+std::vector<LayerRange> SearchTree::more_chunks_than_layers(const ParallelPlan& p) const {
+  const int n = job_.model.n_layers, n_chunks = p.pp * p.vp;
+  if (p.pp == 1 || n_chunks <= n || n_chunks > most_chunks_) return {};
+  std::vector<int> counts(static_cast<std::size_t>(n_chunks), 1);
+  counts.front() = 0, counts.back() = n_chunks == n + 1 ? 1 : 0;
+  return chunks_of(counts);
 }
 
 void SearchTree::fill_even(const ParallelPlan& p, std::vector<LayerRange>& out) const {
@@ -141,9 +149,10 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
   p.recompute = Recompute{};
   for (std::size_t f = 0; f < space_.form.size(); ++f) {
     p.schedule = space_.form[f].schedule, p.vp = space_.form[f].vp;
+    p.chunks = more_chunks_than_layers(p);
     lawful(p, space_.split.size() * members, out, laws[f]);
   }
-  p.recompute = recompute;
+  p.recompute = recompute, p.chunks.clear();
   auto stages = cache
                     .stages(node.choice, node.order_class, is_all_steady,
                             [&] { return stages_of(p, laws, is_all_steady, cache); })
@@ -165,6 +174,16 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
             out);
         return false;
       };
+      if (!balanced && cuts_evenly_ && p.pp * p.vp > job_.model.n_layers) {
+        reject(
+            Outcome::inconsistent, members, p,
+            [&] {
+              return fmt::format("pp * vp is {}, expected at most the {} layers of an even split",
+                                 p.pp * p.vp, job_.model.n_layers);
+            },
+            out);
+        continue;
+      }
       if (!fits_longest("recompute_layers", recompute.layers) ||
           !fits_longest("activation_offload", least_offloaded_))
         continue;

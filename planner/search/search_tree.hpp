@@ -99,6 +99,8 @@ class SearchTree {
   void fill_chunks(const ParallelPlan&, StageSplit, SearchCache&, std::vector<LayerRange>& out) const;
   // Those of a plan that states none.
   void fill_even(const ParallelPlan&, std::vector<LayerRange>& out) const;
+  // Of a plan with more chunks than layers: embedding, LM head or both alone. Empty where it has no more, or may not have them.
+  std::vector<LayerRange> more_chunks_than_layers(const ParallelPlan&) const;
   // Why the plan is not lawful, whatever cut the stack can make of its layers.
   std::optional<RejectReason> refused(const ParallelPlan& plan) const {
     return cuts_ends_ && plan.pp > 1 ? unlawful_reason(job_, with_ends(plan)) : unlawful_reason(job_, plan);
@@ -254,6 +256,7 @@ class SearchTree {
   bool may_offload_activations_, may_offload_parameters_, may_split_backward_;
   double most_optimizer_offload_, parameters_;
   int most_vp_, least_horizon_, most_horizon_;
+  int most_chunks_;  // more than the layers where the stack can and the question says how many: else a move (off_grid.hpp)
   bool cuts_ends_, cuts_evenly_;                                        // unless asked for other cuts
   std::map<std::pair<int, int>, std::vector<std::vector<int>>> ruled_;  // by pp and vp: ruled_cuts()
   int least_offloaded_ = kMaxLayers;  // layers that are listed, all of a chunk apart

@@ -38,6 +38,8 @@ TEST(DecisionRule, FeaturesMustPay) {
   EXPECT_EQ(chosen({layout(10, 0, 2), layout(10, 0, 1), layout(12)}), 1U);
   EXPECT_EQ(chosen({layout(10, 0, 2), layout(10.3, 0, 1), layout(12)}), 1U) << "the second one as well";
   EXPECT_EQ(chosen({layout(10, 0, 2), layout(10.45, 0, 1), layout(12)}), 0U);
+  EXPECT_EQ(chosen({layout(10, 0, 2), layout(10.05, 0, 1), layout(10.42)}), 1U) << "it pays with one as well";
+  EXPECT_EQ(chosen({layout(10, 0, 2), layout(10.2, 0, 1), layout(10.42)}), 0U);
   EXPECT_EQ(chosen({layout(10, 0, 3), layout(10.3, 0, 1)}), 1U) << "also where nothing is usual";
   EXPECT_EQ(chosen({layout(10, 0, 3), layout(10.45, 0, 1)}), 0U);
 }
@@ -91,6 +93,8 @@ TEST(DecisionRule, UnusualFeatures) {
   };
   EXPECT_TRUE(of("tp8.pp4.vp2.dp2.z1.mbs1.sel", 32).empty());
   EXPECT_TRUE(of("tp4.pp32.vp2.cp4.dp2.z1.mbs1.L1-2x62-1", 126).empty()) << "embedding and head are counted";
+  EXPECT_EQ(of("pp16.vp8.dp2.mbs1.L0-1x126-0", 126),
+            std::vector<std::string>{"embedding and head alone in a chunk"});
   EXPECT_EQ(of("pp4.dp16.mbs1", 126), std::vector<std::string>{"uneven stages"});
   EXPECT_EQ(of("pp2.dp32.mbs1.L3-5", 8), std::vector<std::string>{"uneven stages"});
   EXPECT_EQ(of("tp16.dp4.mbs1", 32), std::vector<std::string>{"TP across nodes"});
@@ -103,6 +107,12 @@ TEST(DecisionRule, UnusualFeatures) {
   EXPECT_TRUE(of("dp64.z3.mbs1", 32).empty() && of("tp2.dp32.z1.mbs1", 32).empty());
   EXPECT_TRUE(empty_chunk(parse_plan_key("pp2.vp2.dp1.mbs1.L2-3-3-0")));
   EXPECT_FALSE(empty_chunk(parse_plan_key("pp2.vp2.dp1.mbs1")));
+  // Embedding and LM head alone, as equal as the others.
+  const auto offered = [&](const char* key, int n_layers) {
+    return judged(parse_plan_key(key), n_layers, cluster, can).offered;
+  };
+  EXPECT_TRUE(offered("pp4.vp2.dp1.mbs1.L0-1x6-0", 6));
+  EXPECT_FALSE(offered("pp4.vp2.dp1.mbs1.L0-1x5-2-0", 7));
 }
 
 TEST(DecisionRule, ThePresetIsRead) {

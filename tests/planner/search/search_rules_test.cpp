@@ -227,6 +227,13 @@ RC_GTEST_PROP(SearchTreeBounds, NoneIsAboveAMember, ()) {
   space.micro_batch = {plan.micro_batch}, space.shard_degree = {plan.shard_degree};
   space.overlap_tp = {plan.overlap_tp}, space.recompute = {plan.recompute};
   space.form = {{plan.schedule, plan.vp}}, space.split = {StageSplit::even};
+  if (const int n = job.model.n_layers, vp = (n + 2) / plan.pp; *rc::gen::arbitrary<bool>()) {
+    space.split = {StageSplit::balanced};
+    if (vp > 1 && (n + 2) % plan.pp == 0) {
+      space.form = {{PipelineSchedule::interleaved, vp}};
+      space.limits.limits.push_back({PlanField::vp, Relation::equal, static_cast<double>(vp)});
+    }
+  }
   space.optimizer_offload = {0, 0.5, 1}, space.activation_offload = {{0, 1}, {0, 2}, {1, 1}};
   if (*rc::gen::arbitrary<bool>()) space.activation_offload = {{0, 3}, {0, 2}, {1, 2}};
   space.bucket_elements = {plan.bucket_elements}, space.last_bucket_split = {plan.last_bucket_split};

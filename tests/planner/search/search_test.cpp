@@ -115,6 +115,46 @@ TEST(Search, EqualsBruteForce) {
   }
 }
 
+// Eight chunks of six layers: where the stack can cut so, embedding and LM head have one each.
+TEST(Search, GivesEmbeddingAndHeadAChunkEach) {
+  for (const UnevenStages able : {UnevenStages::any, UnevenStages::ends, UnevenStages::none}) {
+    OwnedJob owned = testing::small_job(1, 4, 6);
+    owned.training.global_batch = 8;
+    owned.stack.can.uneven_stages = able;
+    owned.finish();
+    const Job job = owned.job();
+    SearchSpace space = small_space(owned);
+    space.tp = {1}, space.cp = {1}, space.pp = {2, 4};
+    space.form = {{PipelineSchedule::one_f_one_b, 1},
+                  {PipelineSchedule::interleaved, 2},
+                  {PipelineSchedule::interleaved, 4}};
+    SearchOptions options;
+    options.move_layers = false;
+    const auto equals_brute_force = [&] {
+      const BruteForce expected = brute_force(job, space);
+      const SearchReport report = search(job, space, options);
+      EXPECT_TRUE(report.exact);
+      EXPECT_EQ(report.outcomes.total(), space.size());
+      EXPECT_EQ(report.ranked.empty(), expected.fitting == 0) << name(able);
+      if (!report.ranked.empty()) {
+        EXPECT_NEAR(report.ranked.front().simulated.v / expected.step, 1, 1e-6)
+            << plan_key(report.ranked.front().plan) << " against " << expected.key;
+      }
+      return report.ranked;
+    };
+    equals_brute_force();
+    space.pp = {4}, space.form = {{PipelineSchedule::interleaved, 2}};
+    EXPECT_TRUE(equals_brute_force()
+                    .empty());  // a question that does not say how many chunks tries them beside its space
+    space.limits.limits.push_back({PlanField::vp, Relation::equal, 2});
+    const auto ranked = equals_brute_force();
+    ASSERT_EQ(ranked.empty(), able == UnevenStages::none);
+    if (!ranked.empty()) {
+      EXPECT_EQ(layer_counts(ranked.front().plan.chunks), (std::vector<int>{0, 1, 1, 1, 1, 1, 1, 0}));
+    }
+  }
+}
+
 // How much of the optimizer must leave the devices is asked finely where that decides what fits.
 TEST(Search, SharesOfTheOptimizerAreFinerWhereStatePressesOnMemory) {
   OwnedJob owned = testing::small_job(2, 4, 8);

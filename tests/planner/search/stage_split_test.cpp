@@ -41,7 +41,7 @@ double least_slowest(int n_layers, int n_chunks, const ChainCost& c) {
 
 RC_GTEST_PROP(StageSplit, IsAsFastAsAnySplit, ()) {
   using arbitrary::upto;
-  const int n_layers = upto(1, 40), n_chunks = upto(1, std::min(n_layers, 24));
+  const int n_layers = upto(1, 40), n_chunks = upto(1, std::min(n_layers + 2, 24));
   const ChainCost cost{1.0 + upto(0, 5), 0.25 * upto(0, 40), 0.25 * upto(0, 200)};
   const auto chunks = balanced_chunks(n_layers, n_chunks, cost);
   RC_ASSERT(static_cast<int>(chunks.size()) == n_chunks);
