@@ -295,9 +295,9 @@ std::optional<ParallelPlan> with_ends_alone(UnevenStages able, ParallelPlan p, c
   if (chunks == m.n_layers || chunks % 4 != 0 || p.pp < 4 || p.pp == chunks || p.pp * p.vp == chunks ||
       chunks % p.pp != 0)
     return std::nullopt;
-  std::vector<int> counts(static_cast<std::size_t>(chunks), 1);
-  counts.front() = counts.back() = 0;
-  p.schedule = PipelineSchedule::interleaved, p.vp = chunks / p.pp, p.chunks = chunks_of(counts);
+  const auto cut = cut_with_ends(m.n_layers, chunks, 1, 1);
+  if (!cut) return std::nullopt;
+  p.schedule = PipelineSchedule::interleaved, p.vp = chunks / p.pp, p.chunks = chunks_of(*cut);
   p.recompute.layers = std::min(p.recompute.layers, 1);
   p.activation_offload = std::min(p.activation_offload, 1);
   return p;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -38,23 +39,14 @@ bool empty_chunk(const ParallelPlan& p) {
   return std::ranges::any_of(p.chunks, [](const LayerRange& c) { return c.count == 0; });
 }
 
-namespace {
-
-// Embedding and LM head counted as one layer each.
-bool equal_with_ends(const std::vector<LayerRange>& chunks) {
+bool equal_stages(const ParallelPlan& p, int n_layers) {
+  if (equal_chunks(p, n_layers)) return true;
+  const std::vector<LayerRange> chunks = layer_ranges(p, n_layers);
   if (chunks.size() <= 2) return false;
   const int inner = chunks[1].count;
   return chunks.front().count == inner - 1 && chunks.back().count == inner - 1 &&
          std::all_of(chunks.begin() + 1, chunks.end() - 1,
                      [&](const LayerRange& c) { return c.count == inner; });
-}
-
-}  // namespace
-
-bool ends_alone(const ParallelPlan& p) { return equal_with_ends(p.chunks) && p.chunks.front().count == 0; }
-
-bool equal_stages(const ParallelPlan& p, int n_layers) {
-  return equal_chunks(p, n_layers) || (equal_with_ends(layer_ranges(p, n_layers)) && !ends_alone(p));
 }
 
 std::vector<std::string> unusual_features(const ParallelPlan& p, int n_layers, const ClusterSpec& cluster,
@@ -67,8 +59,9 @@ std::vector<std::string> unusual_features(const ParallelPlan& p, int n_layers, c
   add(p.optimizer_offload > 0, "optimizer offload");
   add(p.parameter_offload, "parameter offload");
   add(p.activation_offload > 0, "activation offload");
-  add(ends_alone(p), "embedding and head alone in a chunk");
-  add(!equal_stages(p, n_layers) && !ends_alone(p), "uneven stages");
+  const bool equal = equal_stages(p, n_layers);
+  add(equal && empty_chunk(p), "embedding and head alone in a chunk");
+  add(!equal, "uneven stages");
   add(p.tp > cluster.node.gpus * cluster.node.domain_nodes, "TP across nodes");
   add(p.schedule == PipelineSchedule::gpipe || p.schedule == PipelineSchedule::zero_bubble,
       "an unusual pipeline schedule");
@@ -83,7 +76,7 @@ std::vector<std::string> unusual_features(const ParallelPlan& p, int n_layers, c
 
 Judged judged(const ParallelPlan& p, int n_layers, const ClusterSpec& cluster, const StackCapabilities& can) {
   Judged out;
-  out.offered = !empty_chunk(p) || ends_alone(p);
+  out.offered = !empty_chunk(p) || equal_stages(p, n_layers);
   out.unusual = static_cast<int>(unusual_features(p, n_layers, cluster, can).size());
   out.kinds = (p.tp > 1 ? 1 : 0) + (p.cp > 1 ? 1 : 0) + (p.pp > 1 ? 1 : 0);
   return out;
@@ -140,16 +133,16 @@ std::size_t recommended(std::span<const Judged> layouts, const DecisionRule& rul
       const double gain = must_gain(layouts[i], layouts[usual], rule);
       return is_unusual(i) && step(i) * (1 + gain) < step(usual);
     };
-    const std::vector<std::size_t> all = some;
+    std::vector<std::size_t> paying;
+    std::ranges::copy_if(some, std::back_inserter(paying), pays);
     // With fewer features as good as one that pays.
-    const auto simpler = [&](std::size_t i) {
-      return is_unusual(i) && std::ranges::any_of(all, [&](std::size_t j) {
-               return pays(j) && layouts[i].unusual < layouts[j].unusual &&
-                      step(i) <= step(j) * (1 + rule.told_apart);
+    const auto stands_for_one = [&](std::size_t i) {
+      return is_unusual(i) && std::ranges::any_of(paying, [&](std::size_t j) {
+               return layouts[i].unusual < layouts[j].unusual && step(i) <= step(j) * (1 + rule.told_apart);
              });
     };
-    paid = std::ranges::any_of(some, pays);
-    std::erase_if(some, [&](std::size_t i) { return paid ? !pays(i) && !simpler(i) : is_unusual(i); });
+    paid = !paying.empty();
+    std::erase_if(some, [&](std::size_t i) { return paid ? !pays(i) && !stands_for_one(i) : is_unusual(i); });
   }
   const double fastest = layouts[std::ranges::min(some, {}, step)].step;
   std::erase_if(some, [&](std::size_t i) { return step(i) > fastest * (1 + rule.most_given_up); });

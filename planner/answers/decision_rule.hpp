@@ -50,9 +50,7 @@ std::vector<std::string> unusual_features(const ParallelPlan&, int n_layers, con
                                           const StackCapabilities&);
 // Equal chunks, or the first and the last with a layer less each: embedding and LM head counted as one layer.
 bool equal_stages(const ParallelPlan&, int n_layers);
-// Chunks of a layer each, or of embedding or LM head: as equal, but known from one published run (Llama 3.1 405B) alone.
-bool ends_alone(const ParallelPlan&);
-// A chunk without a layer: a stage of the model on paper, which frameworks refuse or leave idle.
+// A chunk without a layer: of equal stages embedding or LM head alone, else a stage on paper, which frameworks refuse or leave idle.
 bool empty_chunk(const ParallelPlan&);
 
 // What the rule knows of a layout.

@@ -140,8 +140,11 @@ class Pool {
       if (admits(i) && (!out || plans_[i].prediction.step < out->prediction.step)) out = &plans_[i];
     return out;
   }
+  bool has(const ParallelPlan& p) const {
+    return std::ranges::any_of(plans_, [&](const RankedPlan& r) { return r.plan == p; });
+  }
   void add(const RankedPlan& r) {
-    if (std::ranges::any_of(plans_, [&](const RankedPlan& p) { return p.plan == r.plan; })) return;
+    if (has(r.plan)) return;
     Judged j = judged(r.plan, job_.model.n_layers, job_.cluster, job_.stack.can);
     const Evidence known = evidence_.of(job_.stack.name, job_.cluster.device.generation, r.plan);
     j.unusual += static_cast<int>(known.far.size());
@@ -179,16 +182,15 @@ class Pool {
     for (std::size_t i = 0, found = plans_.size(); i < found; ++i) {
       ParallelPlan p = plans_[i].plan;
       const int chunks = p.pp * p.vp, layers = job_.model.n_layers;
+      const auto counted = cut_with_ends(layers, chunks, 1, 1);
       if (const auto alone = with_ends_alone(job_.stack.can.uneven_stages, p, job_.model)) add_cut(*alone);
-      if (chunks <= 2 || (layers + 2) % chunks != 0 || equal_stages(p, layers)) continue;
-      std::vector<int> counts(static_cast<std::size_t>(chunks), (layers + 2) / chunks);
-      --counts.front(), --counts.back();
-      p.chunks = chunks_of(counts);
+      if (chunks <= 2 || (layers + 2) % chunks != 0 || !counted || equal_stages(p, layers)) continue;
+      p.chunks = chunks_of(*counted);
       add_cut(p);
     }
   }
   void add_cut(const ParallelPlan& p) {
-    if (!limits_.admits(p) || unlawful_reason(job_, p)) return;
+    if (has(p) || !limits_.admits(p) || unlawful_reason(job_, p)) return;
     RankedPlan counted;
     counted.plan = p, counted.prediction = predict(job_, p);
     counted.simulated = counted.prediction.step;

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "core/plan/stage_cuts.hpp"
 #include "planner/answers/lowest_memory.hpp"
 #include "planner/explain/explain.hpp"
 #include "planner/search/search_budget.hpp"
@@ -199,8 +198,7 @@ std::string never_divides(const Job& job, const SearchSpace& space) {
     return fmt::format("mbs * dp is {}, expected a divisor of the {} sequences of a step", some(sequences),
                        job.training.global_batch);
   const int vp = std::ranges::min_element(space.form, {}, &PipelineForm::vp)->vp;
-  const int n = job.model.n_layers;
-  const int most = space.limits.pins(PlanField::vp) ? most_chunks(job.stack.can.uneven_stages, n) : n;
+  const int n = job.model.n_layers, most = most_chunks(space, job.stack.can.uneven_stages, n);
   if (const std::int64_t chunks = std::int64_t{least(space.pp)} * vp; chunks > most)
     return fmt::format("pp * vp is at least {}, and there are {} layers{}", chunks, n,
                        most > n ? ", embedding and head" : "");

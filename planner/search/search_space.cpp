@@ -101,6 +101,10 @@ std::string SearchSpace::describe() const {
       overlap_param_gather.size());
 }
 
+int most_chunks(const SearchSpace& s, UnevenStages able, int n_layers) {
+  return s.limits.pins(PlanField::vp) ? most_chunks(able, n_layers) : n_layers;
+}
+
 std::vector<Choice> neighbours(const SearchSpace& s, const Choice& c) {
   std::vector<Choice> out;
   const auto change = [&](std::uint8_t Choice::*field, std::size_t values) {

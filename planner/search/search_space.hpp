@@ -13,6 +13,7 @@
 #include "core/model/training_spec.hpp"
 #include "core/plan/parallel_plan.hpp"
 #include "core/plan/plan_limits.hpp"
+#include "core/plan/stage_cuts.hpp"
 
 namespace sextant {
 
@@ -73,6 +74,9 @@ struct Choice {
   auto operator<=>(const Choice&) const = default;
 };
 inline std::uint8_t small(std::size_t index) { return static_cast<std::uint8_t>(index); }
+
+// Of a member: more than the layers (core/plan/stage_cuts.hpp) where the question says how many, else a move beside the space.
+int most_chunks(const SearchSpace&, UnevenStages, int n_layers);
 
 // The members that differ from one in a single field, or in two that go together.
 std::vector<Choice> neighbours(const SearchSpace&, const Choice&);

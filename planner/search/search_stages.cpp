@@ -87,9 +87,8 @@ void SearchTree::fill_chunks(const ParallelPlan& p, StageSplit split, SearchCach
 std::vector<LayerRange> SearchTree::more_chunks_than_layers(const ParallelPlan& p) const {
   const int n = job_.model.n_layers, n_chunks = p.pp * p.vp;
   if (p.pp == 1 || n_chunks <= n || n_chunks > most_chunks_) return {};
-  std::vector<int> counts(static_cast<std::size_t>(n_chunks), 1);
-  counts.front() = 0, counts.back() = n_chunks == n + 1 ? 1 : 0;
-  return chunks_of(counts);
+  const auto cut = cut_with_ends(n, n_chunks, 1, n_chunks - n - 1);
+  return cut ? chunks_of(*cut) : std::vector<LayerRange>();
 }
 
 void SearchTree::fill_even(const ParallelPlan& p, std::vector<LayerRange>& out) const {

@@ -34,8 +34,7 @@ SearchTree::SearchTree(const Job& job, const SearchSpace& space, Bytes memory_li
         return f.schedule == PipelineSchedule::zero_bubble;
       });
   parameters_ = static_cast<double>(parameter_counts(job.model).total);
-  most_chunks_ = space.limits.pins(PlanField::vp) ? most_chunks(can.uneven_stages, job.model.n_layers)
-                                                  : job.model.n_layers;
+  most_chunks_ = most_chunks(space, can.uneven_stages, job.model.n_layers);
   cuts_ends_ = can.uneven_stages == UnevenStages::ends;
   cuts_evenly_ = can.uneven_stages == UnevenStages::none || can.uneven_stages == UnevenStages::any;
   for (const int pp : space.pp)

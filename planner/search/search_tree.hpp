@@ -256,7 +256,7 @@ class SearchTree {
   bool may_offload_activations_, may_offload_parameters_, may_split_backward_;
   double most_optimizer_offload_, parameters_;
   int most_vp_, least_horizon_, most_horizon_;
-  int most_chunks_;  // more than the layers where the stack can and the question says how many: else a move (off_grid.hpp)
+  int most_chunks_;
   bool cuts_ends_, cuts_evenly_;                                        // unless asked for other cuts
   std::map<std::pair<int, int>, std::vector<std::vector<int>>> ruled_;  // by pp and vp: ruled_cuts()
   int least_offloaded_ = kMaxLayers;  // layers that are listed, all of a chunk apart
