@@ -1,8 +1,26 @@
 #include "core/cluster/rank_grid.hpp"
 
+#include <fmt/format.h>
+
 #include "core/base/error.hpp"
 
 namespace sextant {
+
+bool same_order(const RankDegrees& ranks, const AxisOrder& order) {
+  const RankGrid extents(ranks);
+  const auto next = [&](const AxisOrder& axes, std::size_t at) {
+    while (at < axes.size() && extents.extent(axes[at]) == 1) ++at;
+    return at;
+  };
+  std::size_t mine = next(ranks.order, 0), theirs = next(order, 0);
+  while (mine < order.size() && theirs < order.size() && ranks.order[mine] == order[theirs])
+    mine = next(ranks.order, mine + 1), theirs = next(order, theirs + 1);
+  return mine == order.size() && theirs == order.size();
+}
+
+std::string order_text(const AxisOrder& order) {
+  return fmt::format("{}-{}-{}-{}", name(order[0]), name(order[1]), name(order[2]), name(order[3]));
+}
 
 RankGrid::RankGrid(const RankDegrees& ranks) {
   extent_[static_cast<std::size_t>(Axis::tp)] = ranks.tp;

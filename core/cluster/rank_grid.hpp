@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,6 +21,11 @@ struct RankDegrees {
   int tp = 1, cp = 1, dp = 1, pp = 1;
   AxisOrder order = {Axis::tp, Axis::cp, Axis::dp, Axis::pp};  // innermost first, onto ranks
 };
+
+// The same order onto ranks, axes of one rank aside.
+bool same_order(const RankDegrees&, const AxisOrder&);
+// "tp-cp-dp-pp"
+std::string order_text(const AxisOrder&);
 
 struct RankCoord {
   int tp = 0, cp = 0, dp = 0, pp = 0;

@@ -315,11 +315,7 @@ std::string plan_key(const ParallelPlan& p) {
   part(!p.overlap_grad_reduce, "nogr");
   part(!p.overlap_param_gather, "nopg");
   part(p.overlap_tp, "tpo");
-  if (p.axis_order != ParallelPlan{}.axis_order) {
-    std::string axes = "ax";
-    for (const Axis a : p.axis_order) (axes += '-') += name(a);
-    part(true, axes);
-  }
+  part(p.axis_order != ParallelPlan{}.axis_order, "ax-" + order_text(p.axis_order));
   part(!p.replica_microbatches.empty(), "ga" + list_text(p.replica_microbatches));
   part(!p.chunks.empty(), cut_text(layer_counts(p.chunks)));
   return key;

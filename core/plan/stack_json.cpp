@@ -36,6 +36,7 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("gpipe", c.gpipe);
   io.optional("zero_bubble", c.zero_bubble);
   io.optional(kUnevenStages, c.uneven_stages, kUnevenStagesNames);
+  io.optional("axis_orders", c.axis_orders, kAxisNames);
   io.optional("usual_end_layers", c.usual_end_layers, at_least(0));
   io.optional("uneven_microbatches", c.uneven_microbatches);
   io.optional("shard_degree", c.shard_degree);
@@ -323,6 +324,18 @@ nlohmann::json resolved(const std::filesystem::path& path, const std::filesystem
 }  // namespace
 
 std::string_view name(AttentionKernel k) { return kAttentionNames[static_cast<std::size_t>(k)]; }
+
+std::vector<Problem> validate(const StackCapabilities& c) {
+  std::vector<Problem> out;
+  for (std::size_t i = 0; i < c.axis_orders.size(); ++i) {
+    AxisOrder sorted = c.axis_orders[i];
+    std::ranges::sort(sorted);
+    if (std::ranges::adjacent_find(sorted) == sorted.end()) continue;
+    out.push_back({"", fmt::format("axis_orders[{}]", i), order_text(c.axis_orders[i]),
+                   "tp, cp, dp and pp once each, innermost first", ""});
+  }
+  return out;
+}
 
 void to_json(nlohmann::json& j, const StackCapabilities& c) { write_object(j, c, kCapabilities); }
 void from_json(const nlohmann::json& j, StackCapabilities& c) {

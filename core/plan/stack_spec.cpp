@@ -100,6 +100,16 @@ void refuses_axes(Asked& s, const ParallelPlan& p, const ModelSpec& m, const Tra
       },
       [&] { return fmt::format("use vp=1, or pp={} or more", can.interleaved_from_pp); });
   if (pp && p.schedule == PipelineSchedule::interleaved && can.interleaved) refuses_groups(s, p, t);
+  s.cannot(
+      !can.places_in_order_of(p),
+      [&] {
+        return fmt::format("places no ranks in the order {} (innermost first)", order_text(p.axis_order));
+      },
+      [&] {
+        std::vector<std::string> orders;
+        for (const AxisOrder& o : can.axis_orders) orders.push_back("ax-" + order_text(o));
+        return fmt::format("use {}", fmt::join(orders, " or "));
+      });
   s.cannot(pp && p.schedule == PipelineSchedule::gpipe && !can.gpipe, "has no GPipe schedule", "use 1F1B");
   s.cannot(pp && p.schedule == PipelineSchedule::zero_bubble && !can.zero_bubble,
            "has no zero-bubble schedule of one chunk a rank",

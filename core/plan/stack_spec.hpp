@@ -3,6 +3,7 @@
 // names a model.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -36,6 +37,8 @@ struct StackCapabilities {
   bool tensor_parallel = true, pipeline_parallel = true, sequence_parallel = true, context_parallel = true;
   bool interleaved = true, gpipe = false, zero_bubble = false;
   UnevenStages uneven_stages = UnevenStages::none;
+  std::vector<AxisOrder>
+      axis_orders;  // in which it places ranks, innermost first, the usual one first; none: in any
   // Where nobody states a cut embedding and LM head count as so many layers each (cut_with_ends); 0: chunks are equal.
   int usual_end_layers = 0;
   bool uneven_microbatches = false;  // replicas may have unequally many in a step
@@ -73,6 +76,15 @@ struct StackCapabilities {
   bool overlap_tp_needs_sequence_parallel = false;
   bool bucket_size = true, last_bucket_split = false;
   bool fp8 = false;
+
+  AxisOrder usual_order() const {
+    return axis_orders.empty() ? AxisOrder(RankDegrees{}.order) : axis_orders.front();
+  }
+  // Axes of one rank aside.
+  bool places_in_order_of(const ParallelPlan& p) const {
+    return axis_orders.empty() ||
+           std::ranges::any_of(axis_orders, [&](const AxisOrder& o) { return same_order(p, o); });
+  }
   bool operator==(const StackCapabilities&) const = default;
 };
 
@@ -298,6 +310,8 @@ inline void hold_whole_logits(StackMemory& memory, double bytes) {
 inline Dtype own_gradient_format(const StackSpec& stack, Dtype parameter) {
   return stack.memory.gradients_as_parameters ? parameter : Dtype::fp32;
 }
+
+std::vector<Problem> validate(const StackCapabilities&);
 
 // The first thing the stack cannot do about this plan, or nothing.
 std::optional<Rejection> refuses(const StackSpec&, const ParallelPlan&, const ModelSpec&,

@@ -1,6 +1,7 @@
 #include "core/runs/evidence.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -25,6 +26,7 @@ constexpr auto kCellFields = [](auto& io, auto& c) {
   io.required("most_cp", c.most_cp, at_least(1));
   io.required("most_vp", c.most_vp, at_least(1));
   io.required("most_gpus", c.most_gpus, at_least(1));
+  io.optional("fewest_cp_tokens", c.fewest_cp_tokens, at_least(0));
 };
 
 constexpr auto kEvidenceFileFields = [](auto& io, auto& f) {
@@ -43,7 +45,8 @@ bool same_layouts(const EvidenceCell& a, const EvidenceCell& b) {
 void from_json(const nlohmann::json& j, EvidenceCell& c) { read_object(j, c, kCellFields); }
 void to_json(nlohmann::json& j, const EvidenceCell& c) { write_object(j, c, kCellFields); }
 
-EvidenceCell evidence_cell(const std::string& stack, const std::string& generation, const ParallelPlan& p) {
+EvidenceCell evidence_cell(const std::string& stack, const std::string& generation, const ParallelPlan& p,
+                           int seq_len) {
   return {.stack = stack,
           .generation = generation,
           .tp = p.tp > 1,
@@ -56,7 +59,8 @@ EvidenceCell evidence_cell(const std::string& stack, const std::string& generati
           .most_pp = p.pp,
           .most_cp = p.cp,
           .most_vp = p.vp,
-          .most_gpus = p.world()};
+          .most_gpus = p.world(),
+          .fewest_cp_tokens = p.cp > 1 ? seq_len / p.cp : 0};
 }
 
 void add_run(std::vector<EvidenceCell>& cells, const EvidenceCell& run) {
@@ -71,6 +75,7 @@ void add_run(std::vector<EvidenceCell>& cells, const EvidenceCell& run) {
   kind->most_tp = std::max(kind->most_tp, run.most_tp), kind->most_pp = std::max(kind->most_pp, run.most_pp);
   kind->most_cp = std::max(kind->most_cp, run.most_cp), kind->most_vp = std::max(kind->most_vp, run.most_vp);
   kind->most_gpus = std::max(kind->most_gpus, run.most_gpus);
+  kind->fewest_cp_tokens = std::min(kind->fewest_cp_tokens, run.fewest_cp_tokens);
 }
 
 bool EvidenceTable::one_family(const std::string& stack, const std::string& other) const {
@@ -99,10 +104,17 @@ EvidenceCell EvidenceTable::largest(const std::string& stack) const {
   return most;
 }
 
-Evidence EvidenceTable::of(const std::string& stack, const std::string& generation,
-                           const ParallelPlan& plan) const {
+int EvidenceTable::fewest_cp_tokens() const {
+  int fewest = 0;
+  for (const EvidenceCell& c : cells)
+    if (c.cp && (fewest == 0 || c.fewest_cp_tokens < fewest)) fewest = c.fewest_cp_tokens;
+  return fewest;
+}
+
+Evidence EvidenceTable::of(const std::string& stack, const std::string& generation, const ParallelPlan& plan,
+                           int seq_len) const {
   Evidence out;
-  const EvidenceCell mine = evidence_cell(stack, generation, plan);
+  const EvidenceCell mine = evidence_cell(stack, generation, plan, seq_len);
   for (const EvidenceCell& c : cells) {
     if (one_family(stack, c.stack)) out.of_stack += c.runs;
     if (c.generation != generation || !same_layouts(c, mine)) continue;
@@ -117,9 +129,16 @@ Evidence EvidenceTable::of(const std::string& stack, const std::string& generati
         fmt::format("{}{} ({})", what, n,
                     measured > 1 ? fmt::format("measured to {}", measured) : std::string("not measured")));
     if (n > kFarBeyond * measured) out.far.push_back(out.extrapolates.back());
+    out.doublings += std::log2(static_cast<double>(n) / measured);
   };
   beyond("TP", plan.tp, most.most_tp), beyond("PP", plan.pp, most.most_pp);
   beyond("CP", plan.cp, most.most_cp), beyond("VP", plan.vp, most.most_vp);
+  if (const int fewest = fewest_cp_tokens(); mine.cp && mine.fewest_cp_tokens < fewest) {
+    out.extrapolates.push_back(
+        fmt::format("CP{} on {} tokens each (measured from {})", plan.cp, mine.fewest_cp_tokens, fewest));
+    if (mine.fewest_cp_tokens * kFarBeyond <= fewest) out.far.push_back(out.extrapolates.back());
+    out.doublings += std::log2(static_cast<double>(fewest) / std::max(mine.fewest_cp_tokens, 1));
+  }
   if (mine.offload && !most.offload) out.extrapolates.emplace_back("offload (not measured)");
   return out;
 }

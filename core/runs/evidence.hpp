@@ -19,9 +19,11 @@ struct EvidenceCell {
   int zero_stage = 0;  // 0 where nothing is sharded
   int runs = 0;
   int most_tp = 1, most_pp = 1, most_cp = 1, most_vp = 1, most_gpus = 1;
+  int fewest_cp_tokens = 0;  // of a sequence on one of its context-parallel ranks; 0 without CP
   bool operator==(const EvidenceCell&) const = default;
 };
-EvidenceCell evidence_cell(const std::string& stack, const std::string& generation, const ParallelPlan&);
+EvidenceCell evidence_cell(const std::string& stack, const std::string& generation, const ParallelPlan&,
+                           int seq_len);
 // Adds one run to its kind.
 void add_run(std::vector<EvidenceCell>&, const EvidenceCell& run);
 
@@ -35,8 +37,9 @@ struct Evidence {
   int of_stack = 0;       // all runs of the family
   // What goes beyond every run of the family (of any stack where it has too few): "CP8 (measured to 4)".
   std::vector<std::string> extrapolates;
-  // Those of them that go more than kFarBeyond times as far.
+  // Those of them that go more than kFarBeyond times as far, slices of sequences so many times as short.
   std::vector<std::string> far;
+  double doublings = 0;  // of degrees, and halvings of slices, by which it goes beyond, all together
 
   LikeRuns like_runs() const {
     return near_of_stack > 0 ? LikeRuns::of_family : near > 0 ? LikeRuns::of_others : LikeRuns::none;
@@ -51,7 +54,10 @@ struct EvidenceTable {
   bool one_family(const std::string& stack, const std::string& other) const;
   // The largest degrees among runs of the family; of any stack where it has too few to say what people try.
   EvidenceCell largest(const std::string& stack) const;
-  Evidence of(const std::string& stack, const std::string& generation, const ParallelPlan&) const;
+  // Among runs of any stack: what a slice of a sequence costs is attention's, not the framework's. 0: there are none with CP.
+  int fewest_cp_tokens() const;
+  Evidence of(const std::string& stack, const std::string& generation, const ParallelPlan&,
+              int seq_len) const;
 };
 
 // Throws ConfigError naming the file.

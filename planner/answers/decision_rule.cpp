@@ -20,6 +20,7 @@ constexpr auto kDecisionFields = [](auto& io, auto& rule) {
   io.required("most_oom_chance", rule.most_oom_chance, between(0, 1));
   io.required("optimism", rule.optimism, at_least(0));
   io.required("extrapolation", rule.extrapolation, at_least(1));
+  io.required("extrapolation_per_doubling", rule.extrapolation_per_doubling, at_least(1));
   io.required("told_apart", rule.told_apart, at_least(0));
   io.required("feature_pays", rule.feature_pays, at_least(0));
   io.required("most_given_up", rule.most_given_up, at_least(0));
@@ -60,14 +61,14 @@ std::vector<std::string> unusual_features(const ParallelPlan& p, int n_layers, c
   add(p.parameter_offload, "parameter offload");
   add(p.activation_offload > 0, "activation offload");
   const bool equal = equal_stages(p, n_layers);
-  add(equal && empty_chunk(p), "embedding and head alone in a chunk");
+  add(equal && empty_chunk(p) && can.usual_end_layers == 0, "embedding and head alone in a chunk");
   add(!equal, "uneven stages");
   add(p.tp > cluster.node.gpus * cluster.node.domain_nodes, "TP across nodes");
   add(p.schedule == PipelineSchedule::gpipe || p.schedule == PipelineSchedule::zero_bubble,
       "an unusual pipeline schedule");
   add(p.bucket_elements != usual.bucket_elements || p.last_bucket_split != usual.last_bucket_split,
       "its own bucket size");
-  add(p.axis_order != usual.axis_order, "its own order of axes");
+  add(!same_order(p, can.usual_order()), "its own order of axes");
   if ((p.tp > 1 || p.cp > 1) && p.zero_stage > can.advised_zero_with_tp)
     out.push_back(fmt::format("ZeRO-{} beside {} (the framework advises against it)", p.zero_stage,
                               p.tp > 1 ? "TP" : "CP"));
@@ -78,12 +79,14 @@ Judged judged(const ParallelPlan& p, int n_layers, const ClusterSpec& cluster, c
   Judged out;
   out.offered = !empty_chunk(p) || equal_stages(p, n_layers);
   out.unusual = static_cast<int>(unusual_features(p, n_layers, cluster, can).size());
-  out.kinds = (p.tp > 1 ? 1 : 0) + (p.cp > 1 ? 1 : 0) + (p.pp > 1 ? 1 : 0);
+  out.kinds = (p.tp > 1 ? 1 : 0) + (p.cp > 1 ? 1 : 0) + (p.pp > 1 ? 1 : 0) +
+              (p.optimizer_offload > 0 && p.optimizer_offload < 1 ? 1 : 0);
   return out;
 }
 
 double decision_cost(const Judged& x, const DecisionRule& rule) {
-  const double wider = std::pow(rule.extrapolation, static_cast<int>(x.like_runs));
+  const double wider = std::pow(rule.extrapolation, static_cast<int>(x.like_runs)) *
+                       std::pow(rule.extrapolation_per_doubling, x.doublings);
   return std::log(x.step) + rule.optimism * std::log1p(x.half_width * wider);
 }
 

@@ -34,6 +34,8 @@ struct DecisionRule {
   double optimism = 0;         // half widths that a layout's logarithm of time is raised by
   double extrapolation =
       1;  // times as wide an interval where no measured run of its code is like the layout; squared, none
+  double extrapolation_per_doubling =
+      1;                  // and for each doubling of a degree beyond what its code was measured with
   double told_apart = 0;  // share of the cost: layouts closer than this are ordered by simplicity
   double feature_pays =
       0;  // share of the step that an unusual feature must gain over the best layout without
@@ -61,10 +63,11 @@ struct Judged {
   bool offered = true;       // false: predicted not to fit, or possible on paper alone
   bool room_on_host = true;  // what it keeps on the host leaves room there
   LikeRuns like_runs = LikeRuns::of_family;
-  int unusual = 0;  // how many unusual features
-  int kinds = 0;    // of parallelism beside data parallelism
+  double doublings = 0;  // of degrees beyond what was measured
+  int unusual = 0;       // how many unusual features
+  int kinds = 0;         // of parallelism beside data parallelism; an optimizer in two places is one more
 };
-// Its last three fields.
+// What the plan alone says: `offered`, `unusual` and `kinds`.
 Judged judged(const ParallelPlan&, int n_layers, const ClusterSpec&, const StackCapabilities&);
 
 // Below the limit of OOM risk, and no layout on paper alone.

@@ -146,11 +146,11 @@ class Pool {
   void add(const RankedPlan& r) {
     if (has(r.plan)) return;
     Judged j = judged(r.plan, job_.model.n_layers, job_.cluster, job_.stack.can);
-    const Evidence known = evidence_.of(job_.stack.name, job_.cluster.device.generation, r.plan);
+    const Evidence known = evidence_of(job_, evidence_, r.plan);
     j.unusual += static_cast<int>(known.far.size());
     j.step = r.prediction.step.v, j.half_width = half_width_of(r.prediction);
     j.oom_chance = r.prediction.chance_of_overflow;
-    j.like_runs = known.like_runs();
+    j.like_runs = known.like_runs(), j.doublings = known.doublings;
     j.room_on_host = r.prediction.memory.host_of_node <= room_on_host();
     plans_.push_back(r), judged_.push_back(j);
   }
@@ -322,8 +322,7 @@ std::string_view name(AlternativeKind kind) { return kAlternativeNames[static_ca
 std::vector<std::string> unusual_features(const Job& job, const EvidenceTable& evidence,
                                           const ParallelPlan& plan) {
   auto out = unusual_features(plan, job.model.n_layers, job.cluster, job.stack.can);
-  for (std::string& degree : evidence.of(job.stack.name, job.cluster.device.generation, plan).far)
-    out.push_back(std::move(degree));
+  for (std::string& degree : evidence_of(job, evidence, plan).far) out.push_back(std::move(degree));
   return out;
 }
 
@@ -335,13 +334,16 @@ PlanLimits usual_limits(const Job& job, const PlanLimits& limits, const Evidence
   const double domain = job.cluster.node.gpus * job.cluster.node.domain_nodes;
   within.limits.insert(within.limits.end(),
                        {pinned(PlanField::bucket_elements, 0), pinned(PlanField::last_bucket_split, 1),
-                        pinned(PlanField::axis_order, 0),
+                        pinned(PlanField::axis_order, axis_order_index(job.stack.can.usual_order())),
                         at_most_of(PlanField::schedule, static_cast<double>(PipelineSchedule::interleaved)),
                         at_most_of(PlanField::tp, domain)});
   const EvidenceCell most = evidence.largest(job.stack.name);
+  int most_cp = kFarBeyond * most.most_cp;
+  if (const int fewest = evidence.fewest_cp_tokens())
+    most_cp = std::min(most_cp, (kFarBeyond * job.training.seq_len - 1) / fewest);
   within.limits.insert(within.limits.end(), {at_most_of(PlanField::pp, kFarBeyond * most.most_pp),
                                              at_most_of(PlanField::vp, kFarBeyond * most.most_vp),
-                                             at_most_of(PlanField::cp, kFarBeyond * most.most_cp)});
+                                             at_most_of(PlanField::cp, std::max(most_cp, 1))});
   // Where layers alone divide badly, embedding and head are counted with them.
   if (job.model.n_layers % 4 != 2) within.limits.push_back(pinned(PlanField::stage_split, 0));
   return within;

@@ -49,6 +49,10 @@ struct DecisionBasis {
   EvidenceTable evidence;
 };
 
+inline Evidence evidence_of(const Job& job, const EvidenceTable& table, const ParallelPlan& plan) {
+  return table.of(job.stack.name, job.cluster.device.generation, plan, job.training.seq_len);
+}
+
 // What of a layout is unusual for the job's stack and devices: its features, and degrees far beyond what was measured.
 std::vector<std::string> unusual_features(const Job&, const EvidenceTable&, const ParallelPlan&);
 

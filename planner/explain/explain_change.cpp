@@ -133,8 +133,9 @@ class Steps {
       add("the stack's own buckets", [](ParallelPlan& p) { p.bucket_elements = 0; });
     if (plan_.last_bucket_split > 1)
       add("a last bucket in one piece", [](ParallelPlan& p) { p.last_bucket_split = 1; });
-    if (!(plan_.axis_order == ParallelPlan{}.axis_order))
-      add("the usual order of axes", [](ParallelPlan& p) { p.axis_order = ParallelPlan{}.axis_order; });
+    const AxisOrder usual = job_.stack.can.usual_order();
+    if (!same_order(plan_, usual))
+      add("the usual order of axes", [usual](ParallelPlan& p) { p.axis_order = usual; });
   }
 
   const Job& job_;

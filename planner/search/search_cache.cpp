@@ -313,6 +313,10 @@ SearchCache::Classes SearchCache::classes_of(const ParallelPlan& plan) {
   std::vector<const Linked*> first;
   for (std::size_t i = 0; i < space_.axis_order.size(); ++i) {
     p.axis_order = space_.axis_order[i];
+    if (!job_.stack.can.places_in_order_of(p)) {
+      classes.refused.push_back(static_cast<std::uint8_t>(i));
+      continue;
+    }
     const int code = placed_axes_code(p);
     if (std::ranges::find(seen, code) != seen.end()) {
       ++classes.repeated;

@@ -73,6 +73,7 @@ class SearchCache {
   struct Classes {
     std::vector<std::vector<std::uint8_t>> members;
     std::size_t repeated = 0;
+    std::vector<std::uint8_t> refused;  // the stack places no ranks so
   };
 
   // Of layouts that differ in buckets and overlaps alone: asked for one after the other.

@@ -115,7 +115,7 @@ ParallelPlan SearchTree::decided(const Choice& choice, Level level, SearchCache&
   if (level < Level::pipeline) p.schedule = fresh.schedule, p.vp = 1;
   if (level < Level::kernels) p.sequence_parallel = p.overlap_tp = false, p.recompute = fresh.recompute;
   if (level < Level::sharding) p.zero_stage = p.shard_degree = 0;
-  if (level < Level::placement) p.micro_batch = 1, p.axis_order = fresh.axis_order;
+  if (level < Level::placement) p.micro_batch = 1, p.axis_order = job_.stack.can.usual_order();
   const StageSplit split = space_.split[choice.split];
   if (level >= Level::pipeline && (split == StageSplit::balanced || !cuts_evenly_)) {
     fill_chunks(p, split, cache, cache.chunks);

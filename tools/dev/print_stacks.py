@@ -29,6 +29,9 @@ nanotron's `block compute costs`. A layout that states no layers (no `L` in its 
 others is refused, and `plan` proposes none. torchtitan takes any cut, and where it is told none counts embedding and LM head as a layer each
 (`usual_end_layers`): a key without `L` means equal stages there too, and the answer says which torchtitan would make; its logs and
 files are read by its own rule.
+
+Order of ranks: axes from the innermost out, which decides which ranks share a node; the first is the usual one. A layout in another
+order (`ax-...` in its key) is refused, axes of one rank aside. Any: the launcher takes all 24.
 """
 
 # Stacks that are the code of their base, at another version or with other settings: its sources are theirs.
@@ -53,6 +56,7 @@ TABLES = {
         ("GPipe", "gpipe"),
         ("zero-bubble", "zero_bubble"),
         ("uneven stages", "uneven_stages"),
+        ("order of ranks", "axis_orders"),
     ],
     "State and memory": [
         ("ZeRO", "zero_stages"),
@@ -75,7 +79,7 @@ TABLES = {
     ],
 }
 # What an ability is where neither the preset nor a base of it says so (core/plan/stack_spec.hpp).
-UNSTATED = {"interleaved_from_pp": 2, "interleaved_microbatches": "any"}
+UNSTATED = {"interleaved_from_pp": 2, "interleaved_microbatches": "any", "axis_orders": "any"}
 NEEDS = {
     "interleaved_from_pp": "interleaved",
     "interleaved_microbatches": "interleaved",
@@ -109,6 +113,8 @@ def cell(can: dict[str, object], ability: str) -> str:
             return "-"
         needed = NEEDS.get(needed)
     value = can.get(ability, UNSTATED.get(ability, False))
+    if ability == "axis_orders" and not (can.get("tensor_parallel", True) or can.get("pipeline_parallel", True)):
+        return "-"
     if ability == "max_zero_with_pp":
         value = min(value, max(can["zero_stages"])) or False
     if isinstance(value, bool):
@@ -116,6 +122,8 @@ def cell(can: dict[str, object], ability: str) -> str:
     if value == "none":
         return "-"
     if isinstance(value, list):
+        if value and isinstance(value[0], list):
+            return ", ".join("-".join(v) for v in value)
         return " ".join(str(v) for v in value)
     return str(value).replace("_", " ")
 

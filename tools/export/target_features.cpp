@@ -12,18 +12,6 @@ PlanChange set_field(const std::string& what, std::function<void(ParallelPlan&)>
   return {what, [apply = std::move(apply)](PlanFile& file) { apply(file.plan); }};
 }
 
-bool same_order(const ParallelPlan& plan, const AxisOrder& order) {
-  const auto degree = [&](Axis a) {
-    return a == Axis::tp ? plan.tp : a == Axis::cp ? plan.cp : a == Axis::dp ? plan.dp : plan.pp;
-  };
-  std::vector<Axis> mine, theirs;
-  for (const Axis a : plan.axis_order)
-    if (degree(a) > 1) mine.push_back(a);
-  for (const Axis a : order)
-    if (degree(a) > 1) theirs.push_back(a);
-  return mine == theirs;
-}
-
 namespace {
 
 class Findings {
@@ -45,10 +33,6 @@ void one_chunk(ParallelPlan& p) {
   p.vp = 1;
   p.schedule = PipelineSchedule::one_f_one_b;
   p.chunks.clear();
-}
-
-std::string order_text(const AxisOrder& order) {
-  return fmt::format("{}-{}-{}-{}", name(order[0]), name(order[1]), name(order[2]), name(order[3]));
 }
 
 // Replicas that are alike: as many as there are or fewer, of micro-batches as large or smaller, so that they divide the batch.

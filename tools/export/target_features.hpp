@@ -50,7 +50,4 @@ std::vector<Inexpressible> beyond_features(const TargetFeatures&, const PlanFile
 // Changes that rules of several targets offer.
 PlanChange set_field(const std::string& what, std::function<void(ParallelPlan&)> apply);
 
-// The same order onto ranks, axes of one rank aside.
-bool same_order(const ParallelPlan&, const AxisOrder&);
-
 }  // namespace sextant

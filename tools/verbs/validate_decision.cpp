@@ -87,10 +87,11 @@ void write_evidence(const Session& session, std::span<const RunRow> rows, const 
   std::vector<EvidenceCell>& cells = table.cells;
   cells.clear();
   for (const RunRow& row : rows) {
-    if (!row.unreadable.empty() || !row.step_time || row.quality == 'c') continue;
+    if (!row.unreadable.empty() || !row.step_time) continue;  // quality c as well: somebody runs it
     try {
       const ResolvedRun run = resolve(row, map, session.presets());
-      add_run(cells, evidence_cell(run.stack.name, run.cluster.device.generation, run.plan));
+      add_run(cells,
+              evidence_cell(run.stack.name, run.cluster.device.generation, run.plan, run.training.seq_len));
     } catch (const ConfigError&) {  // told when it is predicted
     }
   }

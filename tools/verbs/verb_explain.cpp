@@ -179,7 +179,7 @@ ExitCode run(Session& session, ExplainOptions options) {
     file.prediction.goodput = goodput(planning.job(), e.chosen, e.prediction.step);
     save_plan_file(options.output, file);
   }
-  const Evidence evidence = basis.evidence.of(q.stack.name, q.cluster.device.generation, e.chosen);
+  const Evidence evidence = evidence_of(planning.job(), basis.evidence, e.chosen);
   if (session.common.json) {
     nlohmann::ordered_json answer = explained_json(q, e);
     if (!e.own.rejection) {

@@ -220,6 +220,17 @@ TEST(RankGrid, OrdersAxesInnermostFirst) {
             (std::vector<int>{25, 27, 29, 31, 33, 35, 37, 39, 41, 43, 45, 47}));
 }
 
+TEST(RankGrid, AxesOfOneRankDoNotChangeAnOrder) {
+  const AxisOrder usual = RankDegrees{}.order, stages_inside = {Axis::tp, Axis::cp, Axis::pp, Axis::dp};
+  EXPECT_TRUE(same_order(parse_plan_key("tp2.cp2.pp2.dp2.ax-tp-cp-pp-dp"), stages_inside));
+  EXPECT_FALSE(same_order(parse_plan_key("tp2.cp2.pp2.dp2.ax-tp-cp-pp-dp"), usual));
+  EXPECT_TRUE(same_order(parse_plan_key("tp2.cp1.pp2.dp2.ax-cp-tp-pp-dp"), stages_inside));
+  EXPECT_TRUE(same_order(parse_plan_key("tp2.cp1.pp2.dp1.ax-dp-tp-cp-pp"), usual));
+  EXPECT_FALSE(same_order(parse_plan_key("tp2.cp1.pp2.dp1.ax-pp-tp-cp-dp"), usual));
+  EXPECT_TRUE(same_order(RankDegrees{}, stages_inside));
+  EXPECT_EQ(order_text(stages_inside), "tp-cp-pp-dp");
+}
+
 RC_GTEST_PROP(RankGrid, RanksAndCoordinatesAreABijection, ()) {
   ParallelPlan p = arbitrary::plan();
   p.dp = arbitrary::upto(1, 8);

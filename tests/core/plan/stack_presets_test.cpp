@@ -55,6 +55,10 @@ TEST(StackPresets, BadFilesAreRefused) {
   EXPECT_NE(
       error_of(written("stage.json", R"({"name":"x","can":{"zero_stages":[4]}})")).find("can.zero_stages[0]"),
       std::string::npos);
+  const std::string twice = error_of(written(
+      "orders.json", R"({"name":"x","can":{"axis_orders":[["tp","cp","dp","pp"],["tp","tp","dp","pp"]]}})"));
+  EXPECT_NE(twice.find("can.axis_orders[1]"), std::string::npos) << twice;
+  EXPECT_NE(twice.find("once each"), std::string::npos) << twice;
   EXPECT_NE(error_of(written("base.json", R"({"name":"x","base":"megatron-cor"})")).find("megatron-core"),
             std::string::npos);
   EXPECT_NE(error_of(written("cut.json", R"({"name":"x","can":{)")).find("line 1"), std::string::npos);

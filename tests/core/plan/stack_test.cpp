@@ -211,6 +211,14 @@ TEST(StackRefusals, EachNamesTheFeature) {
        [](ParallelPlan& p) { p.zero_stage = 1, p.overlap_param_gather = true; }},
       {"nanotron", "selective", [](ParallelPlan& p) { p.recompute.kind = RecomputeKind::selective; }},
       {"megatron-core", "last bucket", [](ParallelPlan& p) { p.last_bucket_split = 4; }},
+      {"torchtitan", "use ax-tp-cp-dp-pp",
+       [](ParallelPlan& p) {
+         p.tp = p.pp = 2, p.axis_order = {Axis::tp, Axis::cp, Axis::pp, Axis::dp};
+       }},
+      {"megatron-core", "use ax-tp-cp-dp-pp or ax-tp-cp-pp-dp",
+       [](ParallelPlan& p) {
+         p.tp = p.pp = 2, p.axis_order = {Axis::pp, Axis::tp, Axis::cp, Axis::dp};
+       }},
       {"llm-c", "optimizer state on the host", [](ParallelPlan& p) { p.optimizer_offload = 0.5; }},
       {"megatron-core", "use ZeRO stage 3 or", [](ParallelPlan& p) { p.parameter_offload = true; }},
       {"megatron-core", "use more TP",  // stage 3 is what it has

@@ -15,6 +15,7 @@ DecisionRule rule() {
   return {.most_oom_chance = 0.05,
           .optimism = 0.5,
           .extrapolation = 1.8,
+          .extrapolation_per_doubling = 1.15,
           .told_apart = 0.01,
           .feature_pays = 0.04,
           .most_given_up = 0.05,
@@ -42,6 +43,23 @@ TEST(DecisionRule, FeaturesMustPay) {
   EXPECT_EQ(chosen({layout(10, 0, 2), layout(10.2, 0, 1), layout(10.42)}), 0U);
   EXPECT_EQ(chosen({layout(10, 0, 3), layout(10.3, 0, 1)}), 1U) << "also where nothing is usual";
   EXPECT_EQ(chosen({layout(10, 0, 3), layout(10.45, 0, 1)}), 0U);
+}
+
+TEST(DecisionRule, DegreesThatNobodyRanCostTheirUncertainty) {
+  Judged far = layout(10, 0, 0, 2), farther = layout(9.9, 0, 0, 2);
+  far.doublings = 1, farther.doublings = 4;
+  EXPECT_EQ(chosen({layout(10.1), far}), 0U);
+  EXPECT_EQ(chosen({layout(10.3, 0, 0, 2), far}), 1U) << "3 % are more than what one doubling adds";
+  EXPECT_EQ(chosen({layout(10.2, 0, 0, 2), farther}), 0U) << "3 % are less than what four add";
+  farther.doublings = 0;
+  EXPECT_EQ(chosen({layout(10.2, 0, 0, 2), farther}), 1U);
+}
+
+TEST(DecisionRule, AnOptimizerInTwoPlacesIsLessSimple) {
+  const ClusterSpec cluster = load_cluster("8x8xh100", kPresets);
+  const auto kinds = [&](const char* key) { return judged(parse_plan_key(key), 32, cluster, {}).kinds; };
+  EXPECT_EQ(kinds("tp4.pp4.dp1.mbs1.oo100"), 2);
+  EXPECT_EQ(kinds("tp4.pp4.dp1.mbs1.oo97"), 3);
 }
 
 TEST(DecisionRule, WhatNobodyMeasuredMustGainMoreThanBothIntervals) {
@@ -95,6 +113,14 @@ TEST(DecisionRule, UnusualFeatures) {
   EXPECT_TRUE(of("tp4.pp32.vp2.cp4.dp2.z1.mbs1.L1-2x62-1", 126).empty()) << "embedding and head are counted";
   EXPECT_EQ(of("pp16.vp8.dp2.mbs1.L0-1x126-0", 126),
             std::vector<std::string>{"embedding and head alone in a chunk"});
+  can.usual_end_layers = 1;
+  EXPECT_TRUE(of("pp16.vp8.dp2.mbs1.L0-1x126-0", 126).empty()) << "what the framework makes by itself";
+  can.usual_end_layers = 0;
+  EXPECT_EQ(of("tp2.pp4.dp8.mbs1.ax-tp-cp-pp-dp", 32), std::vector<std::string>{"its own order of axes"});
+  EXPECT_TRUE(of("pp8.dp8.mbs1.ax-tp-dp-cp-pp", 32).empty()) << "of one rank";
+  can.axis_orders = {{Axis::tp, Axis::cp, Axis::pp, Axis::dp}};
+  EXPECT_TRUE(of("tp2.pp4.dp8.mbs1.ax-tp-cp-pp-dp", 32).empty()) << "the framework's own";
+  can.axis_orders.clear();
   EXPECT_EQ(of("pp4.dp16.mbs1", 126), std::vector<std::string>{"uneven stages"});
   EXPECT_EQ(of("pp2.dp32.mbs1.L3-5", 8), std::vector<std::string>{"uneven stages"});
   EXPECT_EQ(of("tp16.dp4.mbs1", 32), std::vector<std::string>{"TP across nodes"});
@@ -126,20 +152,38 @@ TEST(Evidence, CountsRunsOfTheFamilyAndNamesWhatIsBeyond) {
   EvidenceTable table;
   table.families = {{"a", "b"}};
   const ParallelPlan run = parse_plan_key("tp4.pp4.dp2.z1.mbs1");
-  for (const char* stack : {"a", "b", "c"}) add_run(table.cells, evidence_cell(stack, "hopper", run));
-  add_run(table.cells, evidence_cell("a", "hopper", parse_plan_key("tp2.pp8.dp2.z1.mbs1")));
+  for (const char* stack : {"a", "b", "c"}) add_run(table.cells, evidence_cell(stack, "hopper", run, 4096));
+  add_run(table.cells, evidence_cell("a", "hopper", parse_plan_key("tp2.pp8.dp2.z1.mbs1"), 4096));
   EXPECT_EQ(table.cells.size(), 3U);
-  const Evidence e = table.of("b", "hopper", parse_plan_key("tp8.pp2.dp1.z1.mbs1.ao2"));
+  const Evidence e = table.of("b", "hopper", parse_plan_key("tp8.pp2.dp1.z1.mbs1.ao2"), 4096);
   EXPECT_EQ(e.near, 0) << "none offloads";
   EXPECT_EQ(e.extrapolates, (std::vector<std::string>{"TP8 (measured to 4)", "offload (not measured)"}));
-  const Evidence plain = table.of("b", "hopper", parse_plan_key("tp4.pp2.dp2.z1.mbs1"));
+  const Evidence plain = table.of("b", "hopper", parse_plan_key("tp4.pp2.dp2.z1.mbs1"), 4096);
   EXPECT_EQ(plain.near, 4);
   EXPECT_EQ(plain.near_of_stack, 3);
   EXPECT_TRUE(plain.extrapolates.empty());
-  EXPECT_EQ(table.of("b", "hopper", run).like_runs(), LikeRuns::of_family);
-  EXPECT_EQ(table.of("d", "hopper", run).like_runs(), LikeRuns::of_others);
-  EXPECT_EQ(table.of("b", "ampere", run).like_runs(), LikeRuns::none);
+  EXPECT_EQ(table.of("b", "hopper", run, 4096).like_runs(), LikeRuns::of_family);
+  EXPECT_EQ(table.of("d", "hopper", run, 4096).like_runs(), LikeRuns::of_others);
+  EXPECT_EQ(table.of("b", "ampere", run, 4096).like_runs(), LikeRuns::none);
   EXPECT_FALSE(load_evidence(kPresets).cells.empty());
+}
+
+TEST(Evidence, ShortSlicesOfSequencesAreBeyondWhatWasMeasured) {
+  EvidenceTable table;
+  const ParallelPlan two = parse_plan_key("cp2.dp4.z1.mbs1"), four = parse_plan_key("cp4.dp2.z1.mbs1");
+  const auto of = [&](const ParallelPlan& p, int tokens) { return table.of("b", "hopper", p, tokens); };
+  EXPECT_EQ(table.fewest_cp_tokens(), 0);
+  EXPECT_EQ(of(two, 512).far.size(), 0U) << "CP2 alone, beside nothing measured";
+  add_run(table.cells, evidence_cell("a", "hopper", parse_plan_key("dp8.z1.mbs1"), 256));
+  EXPECT_EQ(table.fewest_cp_tokens(), 0) << "no slice";
+  add_run(table.cells, evidence_cell("a", "hopper", four, 32768));
+  add_run(table.cells, evidence_cell("a", "hopper", two, 8192));
+  EXPECT_EQ(table.fewest_cp_tokens(), 4096) << "of any stack";
+  EXPECT_TRUE(of(two, 8192).extrapolates.empty());
+  EXPECT_EQ(of(four, 8192).extrapolates,
+            (std::vector<std::string>{"CP4 on 2048 tokens each (measured from 4096)"}));
+  EXPECT_TRUE(of(four, 8192).far.empty());
+  EXPECT_EQ(of(two, 2048).far, (std::vector<std::string>{"CP2 on 1024 tokens each (measured from 4096)"}));
 }
 
 }  // namespace

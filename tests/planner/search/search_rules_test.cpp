@@ -19,7 +19,7 @@ namespace {
 SearchSpace space_of_rules(const Job& job) {
   SearchSpace s = default_space(job.model, job.training, job.cluster.device, job.cluster.gpus());
   s.tp = {1, 2}, s.cp = {1}, s.pp = {1, 2};
-  s.axis_order.resize(1), s.micro_batch = {1};
+  s.axis_order.resize(job.stack.can.axis_orders.empty() ? 1 : s.axis_order.size()), s.micro_batch = {1};
   s.zero_stage = {0, 1, 2, 3}, s.shard_degree = {0, 2};
   s.sequence_parallel = {0, 1}, s.overlap_tp = {0, 1};
   s.recompute = {{RecomputeKind::none, -1}};
@@ -118,6 +118,12 @@ INSTANTIATE_TEST_SUITE_P(
                             [](StackCapabilities& can, StackRules&) {
                               can.zero_stages = {3};
                               can.parameter_offload_needs_optimizer = true;
+                            }},
+                      Stack{"two_orders",  // of which the usual one is not ours
+                            [](StackCapabilities& can, StackRules&) {
+                              can.axis_orders = {{Axis::tp, Axis::cp, Axis::pp, Axis::dp},
+                                                 {Axis::pp, Axis::cp, Axis::tp, Axis::dp}};
+                              can.zero_stages = {1}, can.parameter_offload = can.optimizer_offload = false;
                             }},
                       Stack{"megatron",
                             [](StackCapabilities& can, StackRules&) {

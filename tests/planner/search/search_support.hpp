@@ -1,6 +1,7 @@
 // Jobs for search tests: small clusters and models, fixed or random.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <string>
@@ -134,6 +135,10 @@ inline void some_rules(StackCapabilities& can) {
   can.overlap_tp_needs_sequence_parallel = coin();
   can.interleaved_microbatches = static_cast<InterleavedCount>(upto(0, 2));
   can.offload_with_pp = coin(), can.offload_of_one_replica = coin(), can.offload_with_accumulation = coin();
+  if (coin()) return;
+  AxisOrder order = {Axis::tp, Axis::cp, Axis::dp, Axis::pp};
+  for (int left = upto(0, 23); left > 0; --left) std::ranges::next_permutation(order);
+  can.axis_orders = {order, {Axis::tp, Axis::cp, Axis::dp, Axis::pp}};
 }
 
 // Random shapes, rules and links; lawful ones must be picked by the caller.

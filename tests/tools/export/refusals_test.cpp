@@ -21,13 +21,19 @@ Words cut_as_told(Words question) {
   return question;
 }
 
+Words in_any_order(Words question) {
+  question.insert(question.end(), {"--set", "stack.can.axis_orders=[]"});
+  return question;
+}
+
 // Each is refused for this field alone.
 const std::vector<Refusal> kRefusals = {
     {"megatron-lm", "4x8xh100", "torchtitan", "pp4.dp8.z2.mbs1", "zero_stage"},
     {"megatron-lm", "1x8xh100", "deepspeed-zero", "dp8.z3.mbs1.oo100.po", "parameter_offload"},
     {"megatron-lm", "4x8xh100", "torchtitan", "pp4.dp8.z0.mbs1.gpipe", "schedule"},
     {"megatron-lm", "4x8xh100", "megatron-core", "pp4.dp8.z1.mbs1.nogr", "overlap_param_gather"},
-    {"megatron-lm", "4x8xh100", "megatron-core", "tp2.pp4.dp4.z1.mbs1.ax-dp-tp-cp-pp", "axis_order"},
+    {"megatron-lm", "4x8xh100", "megatron-core", "tp2.pp4.dp4.z1.mbs1.ax-dp-tp-cp-pp", "axis_order",
+     in_any_order(k8B)},
     {"megatron-lm", "4x8xh100", "torchtitan", "tp2.dp16.z3.mbs1.tpo", "overlap_tp"},
     {"nanotron", "2x8xh100", "nanotron", "tp2.pp2.dp4.z1.mbs1.nopg.L14-18", "chunks", cut_as_told(k7B)},
     {"nanotron", "2x8xh100", "torchtitan", "dp16.z2.mbs1.nopg", "zero_stage", k7B},
@@ -64,7 +70,8 @@ const std::vector<Refusal> kRefusals = {
     {"colossalai", "1x8xh100", "colossal-ai", "dp8.z2.mbs1.full4", "recompute.layers"},
     {"colossalai", "2x8xh100", "colossal-ai", "tp2.cp2.dp4.z2.mbs1", "sequence_parallel"},
     {"colossalai", "1x8xh100", "colossal-ai", "dp8.z1.sd1.mbs1.full", "shard_degree", k1B},
-    {"colossalai", "1x8xh100", "colossal-ai", "tp2.dp4.z1.mbs1.ax-dp-tp-cp-pp", "axis_order"},
+    {"colossalai", "1x8xh100", "colossal-ai", "tp2.dp4.z1.mbs1.ax-dp-tp-cp-pp", "axis_order",
+     in_any_order(k8B)},
     {"colossalai", "2x8xh100", "colossal-ai", "pp2.vp2.dp8.z1.mbs1.nogr.L7-9-8-8", "chunks",
      cut_as_told(k8B)},
     {"colossalai-gemini", "1x8xh100", "colossal-gemini", "tp2.dp4.z3.mbs1", "sequence_parallel"},
@@ -74,7 +81,8 @@ const std::vector<Refusal> kRefusals = {
     {"smp", "1x8xh100", "smp-v2", "dp8.z3.mbs1.full.ao4", "activation_offload"},
     {"sextant", "2x8xh100", "megatron-core", "tp2.dp8.z1.mbs1.tpo", "overlap_tp"},
     {"megatron-bridge", "4x8xh100", "torchtitan", "pp4.dp8.z2.mbs1", "zero_stage"},
-    {"megatron-bridge", "4x8xh100", "megatron-core", "tp2.pp4.dp4.z1.mbs1.ax-dp-tp-cp-pp", "axis_order"},
+    {"megatron-bridge", "4x8xh100", "megatron-core", "tp2.pp4.dp4.z1.mbs1.ax-dp-tp-cp-pp", "axis_order",
+     in_any_order(k8B)},
     {"megatron-bridge", "4x8xh100", "megatron-core", "pp4.dp8.z1.mbs1.nogr", "overlap_param_gather"},
     {"torchtitan", "4x8xh100", "megatron-core", "tp2.dp16.z1.mbs1", "zero_stage"},
     {"torchtitan", "2x8xh100", "megatron-core", "dp16.z3.mbs1.b20M", "bucket_elements"},

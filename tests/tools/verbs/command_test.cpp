@@ -9,6 +9,7 @@
 
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/verbs/call.hpp"
+#include "tools/verbs/help.hpp"
 
 namespace sextant {
 namespace {
@@ -33,6 +34,14 @@ TEST(Command, VersionAndHelp) {
   EXPECT_EQ(help.code, ExitCode::ok);
   for (const auto& verb : verbs())
     EXPECT_NE(help.out.find("\n  " + verb.name + " "), std::string::npos) << verb.name;
+  const auto words = [](std::istringstream text) {
+    std::string out, word;
+    while (text >> word) out += word + ' ';
+    return out;
+  };
+  for (const auto& [code, meaning] : exit_code_meanings())
+    EXPECT_NE(words(std::istringstream(help.out)).find(words(std::istringstream(meaning))), std::string::npos)
+        << static_cast<int>(code);
   EXPECT_EQ(call({"help", "doctor"}).out, call({"doctor", "--help"}).out);
 }
 
