@@ -30,6 +30,9 @@ void add_run(std::vector<EvidenceCell>&, const EvidenceCell& run);
 // Whose runs on a generation of devices use the kinds of parallelism of a layout?
 enum class LikeRuns : std::uint8_t { of_family, of_others, none };
 
+// Runs of its code that make a kind of layout one that people run.
+inline constexpr int kWellKnown = 5;
+
 struct Evidence {
   int near = 0;           // runs of this kind on this generation of devices, of any stack
   int near_of_stack = 0;  // of those, of stacks of this family: what is built on the same code
@@ -41,6 +44,7 @@ struct Evidence {
   std::vector<std::string> far;
   double doublings = 0;  // of degrees, and halvings of slices, by which it goes beyond, all together
 
+  bool well_known() const { return near_of_stack >= kWellKnown; }
   LikeRuns like_runs() const {
     return near_of_stack > 0 ? LikeRuns::of_family : near > 0 ? LikeRuns::of_others : LikeRuns::none;
   }

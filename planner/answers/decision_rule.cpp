@@ -57,8 +57,12 @@ std::vector<std::string> unusual_features(const ParallelPlan& p, int n_layers, c
   const auto add = [&](bool is_so, const char* what) {
     if (is_so) out.emplace_back(what);
   };
-  add(p.optimizer_offload > 0, "optimizer offload");
-  add(p.parameter_offload, "parameter offload");
+  // One switch, where the framework has none for either alone (FSDP's CPUOffload).
+  const bool both = p.optimizer_offload > 0 && p.parameter_offload &&
+                    can.optimizer_offload_needs_parameters && can.parameter_offload_needs_optimizer;
+  add(both, "CPU offload");
+  add(!both && p.optimizer_offload > 0, "optimizer offload");
+  add(!both && p.parameter_offload, "parameter offload");
   add(p.activation_offload > 0, "activation offload");
   const bool equal = equal_stages(p, n_layers);
   add(equal && empty_chunk(p) && can.usual_end_layers == 0, "embedding and head alone in a chunk");
@@ -152,8 +156,9 @@ std::size_t recommended(std::span<const Judged> layouts, const DecisionRule& rul
   const auto cost = [&](std::size_t i) { return decision_cost(layouts[i], rule); };
   const double least = cost(std::ranges::min(some, {}, cost));
   std::erase_if(some, [&](std::size_t i) { return cost(i) > least + std::log1p(rule.told_apart); });
-  return std::ranges::min(
-      some, {}, [&](std::size_t i) { return std::tuple(layouts[i].unusual, layouts[i].kinds, cost(i), i); });
+  return std::ranges::min(some, {}, [&](std::size_t i) {
+    return std::tuple(layouts[i].unusual, layouts[i].kinds, !layouts[i].well_known, cost(i), i);
+  });
 }
 
 }  // namespace sextant

@@ -63,9 +63,10 @@ struct Judged {
   bool offered = true;       // false: predicted not to fit, or possible on paper alone
   bool room_on_host = true;  // what it keeps on the host leaves room there
   LikeRuns like_runs = LikeRuns::of_family;
-  double doublings = 0;  // of degrees beyond what was measured
-  int unusual = 0;       // how many unusual features
-  int kinds = 0;         // of parallelism beside data parallelism; an optimizer in two places is one more
+  bool well_known = true;  // many measured runs of its code are like it
+  double doublings = 0;    // of degrees beyond what was measured
+  int unusual = 0;         // how many unusual features
+  int kinds = 0;           // of parallelism beside data parallelism; an optimizer in two places is one more
 };
 // What the plan alone says: `offered`, `unusual` and `kinds`.
 Judged judged(const ParallelPlan&, int n_layers, const ClusterSpec&, const StackCapabilities&);

@@ -62,7 +62,9 @@ constexpr double kWorthSaying = 0.01;  // of an OOM risk
 
 std::string oom_risk_text(double chance) {
   if (chance < kWorthSaying) return "below 1 %";
-  return chance < 0.095 ? fmt::format("{:.1f} %", 100 * chance) : fmt::format("{:.0f} %", 100 * chance);
+  // Cut, not rounded: what is below the limit of 5 % is not printed as 5.0 %.
+  return chance < 0.095 ? fmt::format("{:.1f} %", std::floor(1000 * chance) / 10)
+                        : fmt::format("{:.0f} %", 100 * chance);
 }
 
 namespace {

@@ -55,6 +55,14 @@ TEST(DecisionRule, DegreesThatNobodyRanCostTheirUncertainty) {
   EXPECT_EQ(chosen({layout(10.2, 0, 0, 2), farther}), 1U);
 }
 
+TEST(DecisionRule, OfTiesAsSimpleTheOneThatPeopleRun) {
+  Judged rare = layout(10);
+  rare.well_known = false;
+  EXPECT_EQ(chosen({rare, layout(10.05)}), 1U);
+  EXPECT_EQ(chosen({rare, layout(10.05, 0, 0, 1)}), 0U) << "the other is less simple";
+  EXPECT_EQ(chosen({rare, layout(10.3)}), 0U) << "no tie";
+}
+
 TEST(DecisionRule, AnOptimizerInTwoPlacesIsLessSimple) {
   const ClusterSpec cluster = load_cluster("8x8xh100", kPresets);
   const auto kinds = [&](const char* key) { return judged(parse_plan_key(key), 32, cluster, {}).kinds; };
@@ -126,6 +134,11 @@ TEST(DecisionRule, UnusualFeatures) {
   EXPECT_EQ(of("tp16.dp4.mbs1", 32), std::vector<std::string>{"TP across nodes"});
   EXPECT_EQ(of("dp64.z3.mbs1.oo50.ao2.b100M", 32),
             (std::vector<std::string>{"optimizer offload", "activation offload", "its own bucket size"}));
+  EXPECT_EQ(of("dp64.z3.mbs1.oo100.po", 32),
+            (std::vector<std::string>{"optimizer offload", "parameter offload"}));
+  can.optimizer_offload_needs_parameters = can.parameter_offload_needs_optimizer = true;
+  EXPECT_EQ(of("dp64.z3.mbs1.oo100.po", 32), std::vector<std::string>{"CPU offload"}) << "one switch";
+  can.optimizer_offload_needs_parameters = can.parameter_offload_needs_optimizer = false;
   EXPECT_TRUE(of("tp2.dp32.z3.mbs1", 32).empty());
   can.advised_zero_with_tp = 1;
   EXPECT_EQ(of("tp2.dp32.z3.mbs1", 32),
