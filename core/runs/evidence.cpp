@@ -87,20 +87,33 @@ bool EvidenceTable::one_family(const std::string& stack, const std::string& othe
          });
 }
 
+EvidenceCell EvidenceTable::largest_of(const std::optional<std::string>& stack) const {
+  EvidenceCell most;
+  for (const EvidenceCell& c : cells) {
+    if (stack && !one_family(*stack, c.stack)) continue;
+    most.runs += c.runs;
+    most.most_tp = std::max(most.most_tp, c.most_tp), most.most_pp = std::max(most.most_pp, c.most_pp);
+    most.most_cp = std::max(most.most_cp, c.most_cp), most.most_vp = std::max(most.most_vp, c.most_vp);
+    most.most_gpus = std::max(most.most_gpus, c.most_gpus);
+    most.offload = most.offload || c.offload;
+  }
+  return most;
+}
+
 EvidenceCell EvidenceTable::largest(const std::string& stack) const {
   constexpr int kFew = 20;
-  EvidenceCell most;
-  for (const bool family : {true, false}) {
-    for (const EvidenceCell& c : cells) {
-      if (family && !one_family(stack, c.stack)) continue;
-      most.runs += c.runs;
-      most.most_tp = std::max(most.most_tp, c.most_tp), most.most_pp = std::max(most.most_pp, c.most_pp);
-      most.most_cp = std::max(most.most_cp, c.most_cp), most.most_vp = std::max(most.most_vp, c.most_vp);
-      most.most_gpus = std::max(most.most_gpus, c.most_gpus);
-      most.offload = most.offload || c.offload;
-    }
-    if (most.runs >= kFew) break;
-  }
+  const EvidenceCell own = largest_of(stack);
+  return own.runs >= kFew ? own : largest_of({});
+}
+
+EvidenceCell EvidenceTable::not_far(const std::string& stack) const {
+  const EvidenceCell own = largest(stack), any = largest_of({});
+  EvidenceCell most = own;
+  const auto reach = [&](int EvidenceCell::*degree) {
+    most.*degree = own.*degree > 1 ? kFarBeyond * own.*degree : std::max(any.*degree, kFarBeyond);
+  };
+  reach(&EvidenceCell::most_tp), reach(&EvidenceCell::most_pp);
+  reach(&EvidenceCell::most_cp), reach(&EvidenceCell::most_vp);
   return most;
 }
 
@@ -122,17 +135,18 @@ Evidence EvidenceTable::of(const std::string& stack, const std::string& generati
     if (one_family(stack, c.stack)) out.near_of_stack += c.runs;
     if (c.stack == stack) out.near_own += c.runs;
   }
-  const EvidenceCell most = largest(stack);
-  const auto beyond = [&](const char* what, int n, int measured) {
+  const EvidenceCell most = largest(stack), reach = not_far(stack);
+  const auto beyond = [&](const char* what, int n, int EvidenceCell::*degree) {
+    const int measured = most.*degree;
     if (n <= measured) return;
     out.extrapolates.push_back(
         fmt::format("{}{} ({})", what, n,
                     measured > 1 ? fmt::format("measured to {}", measured) : std::string("not measured")));
-    if (n > kFarBeyond * measured) out.far.push_back(out.extrapolates.back());
+    if (n > reach.*degree) out.far.push_back(out.extrapolates.back());
     out.doublings += std::log2(static_cast<double>(n) / measured);
   };
-  beyond("TP", plan.tp, most.most_tp), beyond("PP", plan.pp, most.most_pp);
-  beyond("CP", plan.cp, most.most_cp), beyond("VP", plan.vp, most.most_vp);
+  beyond("TP", plan.tp, &EvidenceCell::most_tp), beyond("PP", plan.pp, &EvidenceCell::most_pp);
+  beyond("CP", plan.cp, &EvidenceCell::most_cp), beyond("VP", plan.vp, &EvidenceCell::most_vp);
   if (const int fewest = fewest_cp_tokens(); mine.cp && mine.fewest_cp_tokens < fewest) {
     out.extrapolates.push_back(
         fmt::format("CP{} on {} tokens each (measured from {})", plan.cp, mine.fewest_cp_tokens, fewest));

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,7 @@ struct Evidence {
   int of_stack = 0;       // all runs of the family
   // What goes beyond every run of the family (of any stack where it has too few): "CP8 (measured to 4)".
   std::vector<std::string> extrapolates;
-  // Those of them that go more than kFarBeyond times as far, slices of sequences so many times as short.
+  // Those of them that are far: beyond not_far(), and slices of sequences kFarBeyond times as short.
   std::vector<std::string> far;
   double doublings = 0;  // of degrees, and halvings of slices, by which it goes beyond, all together
 
@@ -58,10 +59,15 @@ struct EvidenceTable {
   bool one_family(const std::string& stack, const std::string& other) const;
   // The largest degrees among runs of the family; of any stack where it has too few to say what people try.
   EvidenceCell largest(const std::string& stack) const;
+  // Up to which a degree is not far from them: kFarBeyond times; where the family has none, what runs of any stack have.
+  EvidenceCell not_far(const std::string& stack) const;
   // Among runs of any stack: what a slice of a sequence costs is attention's, not the framework's. 0: there are none with CP.
   int fewest_cp_tokens() const;
   Evidence of(const std::string& stack, const std::string& generation, const ParallelPlan&,
               int seq_len) const;
+
+ private:
+  EvidenceCell largest_of(const std::optional<std::string>& stack) const;
 };
 
 // Throws ConfigError naming the file.

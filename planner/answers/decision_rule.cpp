@@ -64,7 +64,8 @@ std::vector<std::string> unusual_features(const ParallelPlan& p, int n_layers, c
   add(!both && p.optimizer_offload > 0, "optimizer offload");
   add(!both && p.parameter_offload, "parameter offload");
   add(p.activation_offload > 0, "activation offload");
-  const bool equal = equal_stages(p, n_layers);
+  const bool by_rule = p.pp > 1 && cuts_by_rule(can.uneven_stages, p.vp);  // nobody chose it
+  const bool equal = by_rule || equal_stages(p, n_layers);
   add(equal && empty_chunk(p) && can.usual_end_layers == 0, "embedding and head alone in a chunk");
   add(!equal, "uneven stages");
   add(p.tp > cluster.node.gpus * cluster.node.domain_nodes, "TP across nodes");

@@ -337,15 +337,16 @@ PlanLimits usual_limits(const Job& job, const PlanLimits& limits, const Evidence
                         pinned(PlanField::axis_order, axis_order_index(job.stack.can.usual_order())),
                         at_most_of(PlanField::schedule, static_cast<double>(PipelineSchedule::interleaved)),
                         at_most_of(PlanField::tp, domain)});
-  const EvidenceCell most = evidence.largest(job.stack.name);
-  int most_cp = kFarBeyond * most.most_cp;
+  const EvidenceCell most = evidence.not_far(job.stack.name);
+  int most_cp = most.most_cp;
   if (const int fewest = evidence.fewest_cp_tokens())
     most_cp = std::min(most_cp, (kFarBeyond * job.training.seq_len - 1) / fewest);
-  within.limits.insert(within.limits.end(), {at_most_of(PlanField::pp, kFarBeyond * most.most_pp),
-                                             at_most_of(PlanField::vp, kFarBeyond * most.most_vp),
-                                             at_most_of(PlanField::cp, std::max(most_cp, 1))});
-  // Where layers alone divide badly, embedding and head are counted with them.
-  if (job.model.n_layers % 4 != 2) within.limits.push_back(pinned(PlanField::stage_split, 0));
+  within.limits.insert(within.limits.end(),
+                       {at_most_of(PlanField::pp, most.most_pp), at_most_of(PlanField::vp, most.most_vp),
+                        at_most_of(PlanField::cp, std::max(most_cp, 1))});
+  // Where layers alone divide badly, embedding and head are counted with them. A framework's own rule is not for us to leave.
+  if (job.model.n_layers % 4 != 2 && !cuts_by_rule(job.stack.can.uneven_stages, 1))
+    within.limits.push_back(pinned(PlanField::stage_split, 0));
   return within;
 }
 

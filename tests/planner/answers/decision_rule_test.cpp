@@ -129,6 +129,10 @@ TEST(DecisionRule, UnusualFeatures) {
   can.axis_orders = {{Axis::tp, Axis::cp, Axis::pp, Axis::dp}};
   EXPECT_TRUE(of("tp2.pp4.dp8.mbs1.ax-tp-cp-pp-dp", 32).empty()) << "the framework's own";
   can.axis_orders.clear();
+  can.uneven_stages = UnevenStages::block_compute_costs;
+  EXPECT_TRUE(of("pp2.dp32.mbs1.L17-15", 32).empty()) << "by the framework's own rule";
+  can.uneven_stages = UnevenStages::any;
+  EXPECT_EQ(of("pp2.dp32.mbs1.L17-15", 32), std::vector<std::string>{"uneven stages"});
   EXPECT_EQ(of("pp4.dp16.mbs1", 126), std::vector<std::string>{"uneven stages"});
   EXPECT_EQ(of("pp2.dp32.mbs1.L3-5", 8), std::vector<std::string>{"uneven stages"});
   EXPECT_EQ(of("tp16.dp4.mbs1", 32), std::vector<std::string>{"TP across nodes"});
@@ -179,6 +183,22 @@ TEST(Evidence, CountsRunsOfTheFamilyAndNamesWhatIsBeyond) {
   EXPECT_EQ(table.of("d", "hopper", run, 4096).like_runs(), LikeRuns::of_others);
   EXPECT_EQ(table.of("b", "ampere", run, 4096).like_runs(), LikeRuns::none);
   EXPECT_FALSE(load_evidence(kPresets).cells.empty());
+}
+
+TEST(Evidence, ADegreeThatTheFamilyNeverHadIsFarBeyondWhatAnyHad) {
+  EvidenceTable table;
+  for (int i = 0; i < 20; ++i)
+    add_run(table.cells, evidence_cell("a", "hopper", parse_plan_key("tp4.pp2.dp2.z1.mbs1"), 4096));
+  add_run(table.cells, evidence_cell("b", "hopper", parse_plan_key("pp4.vp6.dp2.z1.mbs1"), 4096));
+  const auto far = [&](const char* key) { return table.of("a", "hopper", parse_plan_key(key), 4096).far; };
+  EXPECT_TRUE(far("pp8.dp2.z1.mbs1").empty()) << "four times its own";
+  EXPECT_EQ(far("pp16.dp2.z1.mbs1"), std::vector<std::string>{"PP16 (measured to 2)"});
+  EXPECT_TRUE(far("pp4.vp6.dp2.z1.mbs1").empty()) << "another's";
+  EXPECT_EQ(far("pp4.vp8.dp2.z1.mbs1"), std::vector<std::string>{"VP8 (not measured)"});
+  EXPECT_TRUE(far("cp4.dp2.z1.mbs1").empty()) << "nobody's, four at most";
+  EXPECT_EQ(far("cp8.dp2.z1.mbs1"), std::vector<std::string>{"CP8 (not measured)"});
+  EXPECT_DOUBLE_EQ(table.of("a", "hopper", parse_plan_key("tp8.pp8.vp2.dp1.z0.mbs1"), 4096).doublings,
+                   1 + 2 + 1);
 }
 
 TEST(Evidence, ShortSlicesOfSequencesAreBeyondWhatWasMeasured) {

@@ -145,6 +145,15 @@ TEST(Recommended, StagesAreEqualWithEmbeddingAndHead) {
   })) << j.at("alternatives");
 }
 
+// A framework's own rule cuts unequally: that is no reason to leave the layout.
+TEST(Recommended, TakesTheCutThatTheFrameworkMakes) {
+  const auto& j = answered({"llama-2-13b", "4x8xa100-40gb", "4096", "512"}, "nanotron");
+  const auto& mine = j.at("recommended");
+  EXPECT_GT(mine.at("plan").at("pp"), 1);
+  EXPECT_EQ(mine.at("plan").at("chunk_layers"), nlohmann::json({21, 19}));
+  EXPECT_TRUE(mine.at("unusual_features").empty()) << mine.at("unusual_features");
+}
+
 // Where nothing fits without something on the host, that is all that is unusual, and each layout is in words of its own.
 TEST(Recommended, TakesOneUnusualFeatureWhereItMust) {
   for (const OrdinaryQuestion& q : {OrdinaryQuestion{"llama-3.1-70b", "1x8xh100", "8192", "64"},
