@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <istream>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -22,13 +23,24 @@ namespace {
 
 constexpr std::int64_t kUnset = -1;
 
+// Beyond any clock, which TraceBuilder refuses.
+constexpr std::int64_t kNoTime = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMostMicroseconds = kNoTime / 2000;
+
+std::int64_t nanoseconds_of(double us) {
+  return std::abs(us) <= static_cast<double>(kMostMicroseconds) ? std::llround(us * 1e3) : kNoTime;
+}
+std::int64_t nanoseconds_of(std::int64_t us) {
+  return us <= kMostMicroseconds && us >= -kMostMicroseconds ? 1000 * us : kNoTime;
+}
+
 // "1712195495502094.501" microseconds as whole nanoseconds: a double has too few digits for times since 1970.
 std::int64_t nanoseconds_of(std::string_view us) {
   std::int64_t whole = 0;
   const char *at = us.data(), *end = us.data() + us.size();
   const auto [behind, error] = std::from_chars(at, end, whole);
   if (error != std::errc() || (behind != end && (*behind == 'e' || *behind == 'E')))
-    return std::llround(std::strtod(std::string(us).c_str(), nullptr) * 1e3);
+    return nanoseconds_of(std::strtod(std::string(us).c_str(), nullptr));
   std::int64_t fraction = 0;
   if (behind != end && *behind == '.') {
     int digits = 0;
@@ -36,9 +48,10 @@ std::int64_t nanoseconds_of(std::string_view us) {
       fraction = 10 * fraction + (*at - '0');
     for (; digits < 3; ++digits) fraction *= 10;
     if (at != end && (*at == 'e' || *at == 'E'))
-      return std::llround(std::strtod(std::string(us).c_str(), nullptr) * 1e3);
+      return nanoseconds_of(std::strtod(std::string(us).c_str(), nullptr));
   }
-  return 1000 * whole + (us.front() == '-' ? -fraction : fraction);
+  const std::int64_t out = nanoseconds_of(whole);
+  return out == kNoTime ? out : out + (us.front() == '-' ? -fraction : fraction);
 }
 
 // "[0, 1, 2]"; nothing where the profiler cut it ("[0, 1, ..., 7]").
@@ -72,6 +85,7 @@ struct TraceEvent {
   std::int64_t begin_ns = kUnset, duration_ns = kUnset, process = kUnset, device = kUnset, stream = kUnset,
                correlation = kUnset, in_elements = 0, out_elements = 0, group_size = 0, source = kUnset,
                destination = kUnset;
+  std::int64_t end_ns() const { return begin_ns <= kNoTime - duration_ns ? begin_ns + duration_ns : kNoTime; }
   void clear() {
     for (std::string* text :
          {&phase, &category, &name, &said, &dtype, &group_name, &group_description, &group_ranks})
@@ -196,7 +210,7 @@ class KinetoReader final : public nlohmann::json_sax<nlohmann::json> {
 };
 
 void KinetoReader::event_field(const std::string& key, const JsonScalar& v) {
-  const auto time = [&] { return v.text.empty() ? 1000 * v.whole : nanoseconds_of(v.text); };
+  const auto time = [&] { return v.text.empty() ? nanoseconds_of(v.whole) : nanoseconds_of(v.text); };
   if (key == "ph") event_.phase = v.text;
   if (key == "cat") event_.category = v.text;
   if (key == "name") event_.name = v.text;
@@ -211,8 +225,9 @@ void KinetoReader::argument(const std::string& key, const JsonScalar& v) {
   if (key == "correlation") event_.correlation = v.whole;
   if (key == "Collective name") event_.said = v.text;
   if (key == "dtype") event_.dtype = v.text;
-  if (key == "In msg nelems") event_.in_elements = v.whole;
-  if (key == "Out msg nelems") event_.out_elements = v.whole;
+  constexpr std::int64_t kElements = std::int64_t{1} << 50;  // more than all memory there is
+  if (key == "In msg nelems") event_.in_elements = std::min(v.whole, kElements);
+  if (key == "Out msg nelems") event_.out_elements = std::min(v.whole, kElements);
   if (key == "Group size") event_.group_size = v.whole;
   if (key == "Process Group Name")
     event_.group_name = v.is_number ? fmt::format("{}", v.whole) : std::string(v.text);
@@ -261,13 +276,13 @@ void KinetoReader::take_event() {
     launches_.emplace_back(event_.correlation, event_.begin_ns);
   else if (!launches && category != "gpu_user_annotation" && category != "python_function" &&
            rules_.step_of(event_.name).word >= 0)
-    ranges_.emplace_back(event_.name, StepMark{-1, event_.begin_ns, event_.begin_ns + event_.duration_ns});
+    ranges_.emplace_back(event_.name, StepMark{-1, event_.begin_ns, event_.end_ns()});
 }
 
 void KinetoReader::take_activity(KernelClass by_category, bool is_kernel) {
   TraceBuilder& trace = of_device(event_.device >= 0 ? event_.device : event_.process);
   DeviceActivity a;
-  a.begin_ns = event_.begin_ns, a.end_ns = event_.begin_ns + event_.duration_ns;
+  a.begin_ns = event_.begin_ns, a.end_ns = event_.end_ns();
   a.stream = static_cast<std::uint64_t>(std::max<std::int64_t>(event_.stream, 0));
   a.name = trace.name(event_.name);
   a.kind = trace.class_of(a.name);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "core/base/error.hpp"
+
 namespace sextant {
 namespace {
 
@@ -39,12 +41,28 @@ std::uint32_t TraceBuilder::group(const ProcessGroup& group) {
   return found->second;
 }
 
+void TraceBuilder::check(std::int64_t at_ns) const {
+  constexpr std::int64_t kYear = 31'556'952'000'000'000, kMost = 100 * kYear;
+  if (at_ns < -kMost || at_ns > kMost)
+    throw ConfigError(Problem{trace_.file, "",
+                              "a time that is more than a hundred years from the clock's origin",
+                              "times of one clock", "is the file damaged? Profile again"});
+}
+
+void TraceBuilder::launched(std::int64_t correlation, std::int64_t at_ns) {
+  check(at_ns);
+  launches_.emplace(correlation, at_ns);
+}
+
 void TraceBuilder::add(const DeviceActivity& activity, std::int64_t correlation) {
+  check(activity.begin_ns), check(activity.end_ns);
+  if (activity.end_ns < activity.begin_ns) return;
   trace_.activities.push_back(activity);
   correlations_.push_back(correlation);
 }
 
 void TraceBuilder::range(const std::string& name, std::int64_t begin_ns, std::int64_t end_ns) {
+  check(begin_ns), check(end_ns);
   const KernelNames::StepWord step = rules_.step_of(name);
   if (step.word >= 0) marks_[step.word].push_back({step.number, begin_ns, end_ns});
 }

@@ -23,14 +23,16 @@ class TraceBuilder {
   KernelClass class_of(std::uint32_t name) const { return classes_[name]; }
   std::uint32_t group(const ProcessGroup&);
   // `correlation`: the number by which profilers join a launch to what it launched; below 0: none.
+  // What ends before it begins is left out. Like all that takes times it throws ConfigError where they are of no clock.
   void add(const DeviceActivity&, std::int64_t correlation);
-  void launched(std::int64_t correlation, std::int64_t at_ns) { launches_.emplace(correlation, at_ns); }
+  void launched(std::int64_t correlation, std::int64_t at_ns);
   // A range of the host that may mark a step.
   void range(const std::string& name, std::int64_t begin_ns, std::int64_t end_ns);
   // Sorted and joined. Of the marks those by the surest word.
   RankTrace finish();
 
  private:
+  void check(std::int64_t at_ns) const;
   const KernelNames& rules_;
   RankTrace trace_;
   std::unordered_map<std::string, std::uint32_t> ids_;

@@ -139,6 +139,28 @@ TEST_F(TraceReading, TimesSince1970KeepTheirNanoseconds) {
   EXPECT_EQ(job.ranks.at(0).trace.activities.at(0).end_ns, 1712195495502096526);
 }
 
+// Of a damaged file: no sum or difference of them may overflow.
+TEST_F(TraceReading, TimesOfNoClockAreRefused) {
+  const auto kernel = [](const std::string& ts, const std::string& dur) {
+    return kineto_text({R"({"ph":"X","cat":"kernel","name":"gemm","pid":0,"tid":7,"ts":)" + ts +
+                        R"(,"dur":)" + dur +
+                        R"(,"args":{"device":0,"stream":7,"In msg nelems":9223372036854775807}})"});
+  };
+  for (const char* far : {"9997001111111111", "-9997001111111111", "9223372036854775807", "1e300", "9e17",
+                          "9.9e15", "99970011111111111111", "9223372036854775.807"}) {
+    refused_file(kernel(far, "1"), {"bad.json", "a hundred years"});
+    if (*far != '-') refused_file(kernel("1", far), {"bad.json", "a hundred years"});
+  }
+  EXPECT_EQ(read({kernel("1712195495502094", "2")}).ranks.at(0).trace.activities.size(), 1U);
+  EXPECT_EQ(read({kernel("1e3", "2e0")}).ranks.at(0).trace.activities.at(0).end_ns, 1002000);
+  EXPECT_EQ(read({kernel("-5.25", "2")}).ranks.at(0).trace.activities.at(0).begin_ns, -5250);
+  // What is no kernel is not looked at.
+  EXPECT_EQ(read({kineto_text({kernel_event("gemm", 100, 50, 7, 60),
+                               R"({"ph":"M","name":"x","ts":9997001111111111})"})})
+                .ranks.size(),
+            1U);
+}
+
 TEST_F(TraceReading, AStepReachesFromItsFirstKernelToThatOfTheNext) {
   // The device runs 100 us behind the host: step 3's last kernel ends within the host's step 4.
   const TracedJob job = read({kineto_text({step_event(3, 0, 100), kernel_event("gemm", 90, 30, 7, 10),
