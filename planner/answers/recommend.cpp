@@ -29,8 +29,8 @@ constexpr double kMuchSlower = 0.15;
 // How much slower than the fastest on paper a layout may be to be looked for at all.
 constexpr double kFirstLook = 0.3;
 constexpr std::size_t kMostAlternatives = 5, kFewAlternatives = 3;
-// How much slower than the recommended one an alternative may be.
-constexpr double kStillOfUse = 1.15;
+// How much slower than the recommended one an alternative may be, and where there are too few of them.
+constexpr double kStillOfUse = 1.15, kForWantOfOthers = 1.5;
 
 double half_width_of(const Prediction& p) { return p.step_upper / p.step - 1; }
 
@@ -76,9 +76,9 @@ class Pool {
     needs_room_on_host_ = asks_for_room(judged_, rule_);
   }
 
-  // The best of each approach without CP that the pool has none of, as long as `enough()` says no.
+  // The best of each approach without CP that the pool has nothing usual of, as long as `enough()` says no.
   template <class Enough>
-  void search_other_approaches(const RankedPlan& chosen, const Enough& enough) {
+  void search_other_approaches(Seconds at_most, const Enough& enough) {
     struct Kinds {
       bool tp, pp;
     };
@@ -86,14 +86,15 @@ class Pool {
       const auto alike = [&](const ParallelPlan& p) {
         return p.cp == 1 && (p.tp > 1) == kinds.tp && (p.pp > 1) == kinds.pp;
       };
-      if (std::ranges::any_of(plans_, [&](const RankedPlan& r) { return alike(r.plan); })) continue;
+      if (best([&](std::size_t i) { return safe(i) && judged_[i].unusual == 0 && alike(plans_[i].plan); }))
+        continue;
       if (enough()) return;
       PlanLimits within = usual_limits(job_, limits_, evidence_);
       within.limits.insert(within.limits.end(), {of_kind(PlanField::tp, kinds.tp),
                                                  of_kind(PlanField::pp, kinds.pp), pinned(PlanField::cp, 1)});
       if (kinds.tp)
         within.limits.push_back(at_most_of(PlanField::zero_stage, job_.stack.can.advised_zero_with_tp));
-      search_within(within, 1, chosen.prediction.step * kStillOfUse, false);
+      search_within(within, 1, at_most, false);
     }
   }
 
@@ -234,12 +235,13 @@ class Pool {
 // At most five, each with something that the recommended one has not: speed, room, fewer kinds of parallelism, or another approach.
 class Alternatives {
  public:
-  Alternatives(const Pool& pool, std::size_t chosen, double told_apart)
+  Alternatives(const Pool& pool, std::size_t chosen, double told_apart, double still_of_use)
       : plans_(pool.plans()),
         judged_(pool.judgements()),
         pool_(pool),
         chosen_(chosen),
-        step_(plans_[chosen].prediction.step) {
+        step_(plans_[chosen].prediction.step),
+        slowest_(step_ * still_of_use) {
     order_.resize(plans_.size());
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     std::ranges::stable_sort(order_, {}, [&](std::size_t i) { return plans_[i].prediction.step; });
@@ -262,6 +264,9 @@ class Alternatives {
                                (judged_[i].unusual == mine.unusual && judged_[i].kinds < mine.kinds));
     });
     take_others(kMostAlternatives, [&](std::size_t i) { return judged_[i].unusual == 0 && new_approach(i); });
+  }
+  // Other approaches that are unusual, where there are too few.
+  void take_unusual() {
     take_others(kFewAlternatives, [&](std::size_t i) { return new_approach(i); });
   }
   std::size_t size() const { return taken_.size(); }
@@ -279,7 +284,7 @@ class Alternatives {
   bool take(AlternativeKind kind, const Admits& admits) {
     for (const std::size_t i : order_) {
       const ParallelPlan& p = plans_[i].plan;
-      if (i == chosen_ || plans_[i].prediction.step > step_ * kStillOfUse) continue;
+      if (i == chosen_ || plans_[i].prediction.step > slowest_) continue;
       if (p.zero_stage > 0 && p.shards() == 1) continue;  // ZeRO of one rank shards nothing
       if (std::ranges::any_of(taken_, [&](const auto& t) {
             // Of a family that may run out of memory, one that surely fits is worth a row of its own.
@@ -310,7 +315,7 @@ class Alternatives {
   const std::vector<Judged>& judged_;
   const Pool& pool_;
   std::size_t chosen_;
-  Seconds step_;
+  Seconds step_, slowest_;
   std::vector<std::size_t> order_;
   std::vector<std::pair<AlternativeKind, std::size_t>> taken_;
 };
@@ -377,10 +382,15 @@ Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchR
     out.fuller_host = *full;
   out.on_paper = chosen == 0;
   const double apart = basis.rule.told_apart;
-  if (search_more)
-    pool.search_other_approaches(
-        out.plan, [&] { return Alternatives(pool, chosen, apart).size() >= kFewAlternatives; });
-  out.alternatives = Alternatives(pool, chosen, apart).layouts();
+  for (const double still_of_use : {kStillOfUse, kForWantOfOthers}) {
+    const auto others = [&] { return Alternatives(pool, chosen, apart, still_of_use); };
+    const auto enough = [&] { return others().size() >= kFewAlternatives; };
+    if (search_more) pool.search_other_approaches(out.plan.prediction.step * still_of_use, enough);
+    Alternatives found = others();
+    found.take_unusual();
+    out.alternatives = found.layouts();
+    if (found.size() >= kFewAlternatives) break;
+  }
   return out;
 }
 

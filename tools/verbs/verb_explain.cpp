@@ -59,18 +59,19 @@ std::optional<Recommended> recommended(const Planning& planning, const Explained
   return Recommended{std::move(answer), std::move(why), {}};
 }
 
-// Beside a recommendation that is not the fastest on paper, what else it offers; else the next ones of the search.
-std::vector<RunnerUp> runners_up(const Job& job, const Explained& e, std::size_t most) {
+// Beside what is recommended the alternatives that `sextant plan` prints; else, and with --daring, the next ones of the search.
+std::vector<RunnerUp> runners_up(const Job& job, const ExplainOptions& options, const Explained& e,
+                                 std::size_t most) {
   std::vector<RunnerUp> out;
   const auto add = [&](const RankedPlan& r, std::string_view kind) {
-    if (!(r.plan == e.chosen) && out.size() < most)
-      out.push_back(
-          {r.plan, std::string(kind), r.prediction.chance_of_overflow, compare(job, e.chosen, r.plan, e.by)});
+    out.push_back(
+        {r.plan, std::string(kind), r.prediction.chance_of_overflow, compare(job, e.chosen, r.plan, e.by)});
   };
-  if (e.recommended && !e.recommended->comparison && !e.recommended->answer.on_paper)
+  if (!options.daring && e.recommended && !e.recommended->comparison)
     for (const OtherLayout& other : e.recommended->answer.alternatives) add(other.plan, name(other.kind));
-  else
-    for (const RankedPlan& r : e.found.report.ranked) add(r, "");
+  if (out.empty())
+    for (const RankedPlan& r : e.found.report.ranked)
+      if (!(r.plan == e.chosen) && out.size() < most) add(r, "");
   return out;
 }
 
@@ -112,7 +113,7 @@ Explained explain(const Planning& planning, const ExplainOptions& options, RankB
   if (!e.recommended) e.recommended = recommended(planning, e, basis, searching);
   if (e.recommended && !(e.recommended->answer.plan.plan == e.chosen))
     e.recommended->comparison = compare(job, e.chosen, e.recommended->answer.plan.plan, by);
-  e.runners_up = runners_up(job, e, static_cast<std::size_t>(options.top - (q.plan ? 0 : 1)));
+  e.runners_up = runners_up(job, options, e, static_cast<std::size_t>(options.top - (q.plan ? 0 : 1)));
   if (options.quick) return e;
   const Others others = others_like(searched, q, e, basis);
   e.usual = others.most_oom_chance < 1;

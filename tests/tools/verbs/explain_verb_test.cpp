@@ -224,6 +224,25 @@ TEST(Explain, ExplainsWhatPlanRecommends) {
   EXPECT_FALSE(daring.at("only_usual_layouts"));
 }
 
+TEST(Explain, NamesTheAlternativesOfPlanWhereItIsTheFastestOnPaper) {
+  const auto ask = [](const char* verb, Words more) {
+    return Json::parse(call(Words{verb, "--model", "llama-2-13b", "--cluster", "8x8xa100-80gb",
+                                  "--global-batch", "1024", "--json"} +
+                            more)
+                           .out);
+  };
+  const Json plan = ask("plan", {}), j = ask("explain", {"--quick"});
+  ASSERT_TRUE(plan.at("recommended").at("fastest_on_paper"));
+  ASSERT_GE(plan.at("alternatives").size(), 3U);
+  ASSERT_EQ(j.at("runners_up").size(), plan.at("alternatives").size());
+  for (std::size_t i = 0; i < j.at("runners_up").size(); ++i)
+    for (const char* key : {"key", "kind"})
+      EXPECT_EQ(j.at("runners_up").at(i).at(key), plan.at("alternatives").at(i).at(key));
+  // Of the fastest on paper, asked for as that, the ranking.
+  for (const Json& next : ask("explain", {"--quick", "--daring"}).at("runners_up"))
+    EXPECT_EQ(next.at("kind"), "");
+}
+
 TEST(Explain, AlternativesAndMachinesAreOther) {
   const Json j = explanation({});
   const auto chosen = parse_plan_key(j.at("chosen").at("key").get<std::string>());

@@ -195,7 +195,9 @@ TEST(Recommended, AlternativesDifferInKind) {
       const auto& mine = j.at("recommended");
       std::set<Approach> seen = {approach(mine.at("plan"))};
       EXPECT_LE(j.at("alternatives").size(), 5u);
-      EXPECT_GE(j.at("alternatives").size(), 2u) << q.model;
+      EXPECT_GE(j.at("alternatives").size(), 3u) << q.model << ' ' << stack;
+      const auto near = std::ranges::count_if(
+          j.at("alternatives"), [](const nlohmann::json& a) { return a.at("slower_share") < 0.15; });
       for (const auto& a : j.at("alternatives")) {
         const std::string kind = a.at("kind");
         const std::string text = std::string(q.model) + ": " + kind + " " + a.at("key").get<std::string>();
@@ -206,7 +208,7 @@ TEST(Recommended, AlternativesDifferInKind) {
           EXPECT_LT(a.at("peak_memory_GiB").get<double>(), 0.9 * mine.at("peak_memory_GiB").get<double>())
               << text;
         }
-        EXPECT_LT(slower, 0.15) << text;
+        EXPECT_LT(slower, near >= 3 ? 0.15 : 0.5) << text;
         if (kind != "fastest on paper" && kind != "less memory") {
           EXPECT_LT(a.at("chance_of_overflow").get<double>(), 0.05) << text;
         }
