@@ -32,9 +32,11 @@ class Filling {
     set("cp", plan_.cp, known("cp"), kPlan);
     set("dp", plan_.dp, known("dp"), kPlan);
     set("micro_batch", plan_.micro_batch, known("mbs"), kPlan);
+    refuse_unfit();
     fill_gpus();
     fill_batch();
     fill_stages();
+    refuse_unfit();
     fill_state();
     fill_recompute();
     fill_overlap();
@@ -73,6 +75,17 @@ class Filling {
       target = static_cast<int>(*value);
   }
 
+  // Of more ranks than there can be nothing else is compared: their number would not fit its type.
+  void refuse_unfit() {
+    if (degrees_fit(plan_)) return;
+    problems_.push_back(
+        {log_.place_of("tp"), "tp * cp * pp * dp",
+         fmt::format("tp {}, cp {}, pp {} (vp {}), dp {}", plan_.tp, plan_.cp, plan_.pp, plan_.vp, plan_.dp),
+         fmt::format("degrees of 1 or more, at most {} ranks and {} chunks (pp * vp)", kMaxWorld, kMaxChunks),
+         ""});
+    throw ConfigError(std::move(problems_));
+  }
+
   void fill_seq_len() {
     set("seq_len", training_.seq_len, context_.seq_len, "--seq-len");
     const auto settled = settled_seq_len(log_);
@@ -96,7 +109,6 @@ class Filling {
 
   void fill_gpus() {
     const auto gpus = says("gpus");
-    if (!degrees_fit(plan_)) return;
     if (!known("dp") && !says("dp"))
       plan_.dp =
           std::max(1, static_cast<int>(gpus.value_or(context_.gpus)) / (plan_.tp * plan_.pp * plan_.cp));

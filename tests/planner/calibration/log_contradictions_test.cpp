@@ -42,6 +42,20 @@ TEST(LogContradictions, EachPartOfALayoutWithItsLine) {
             "");
 }
 
+// Their number would not fit its type.
+TEST(LogContradictions, MoreRanksThanThereCanBeAreRefused) {
+  std::string log = kMegatron;
+  for (const std::string degree :
+       {"tensor-model-parallel size: ", "tensor_model_parallel_size ...................... "}) {
+    const auto at = log.find(degree);
+    ASSERT_NE(at, std::string::npos);
+    log.replace(at + degree.size(), 1, "603251272");
+  }
+  const std::string problems = said(log, "dp16", {}, {}, std::vector<std::string>{"dp"}).problems;
+  EXPECT_NE(problems.find("tp * cp * pp * dp: found tp 603251272"), std::string::npos) << problems;
+  EXPECT_NE(problems.find("at most 16777216 ranks"), std::string::npos) << problems;
+}
+
 TEST(LogContradictions, WhatAKeyLeavesOutIsTheLogs) {
   const Said s = said(kMegatron, "tp2.sel", {.gpus = 128}, {}, std::vector<std::string>{"tp", "recompute"});
   EXPECT_EQ(s.problems, "");
