@@ -3,6 +3,8 @@
 # Source it; it sets -euo pipefail and changes to the root, so that every script works from any folder.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
+# Ninja's own number is two more, which on two processors takes 7 % longer.
+export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 
 if [[ -t 1 && -z "${NO_COLOR:-}" && "${TERM:-dumb}" != dumb ]]; then
   bold=$'\e[1m' red=$'\e[31m' plain=$'\e[0m'
