@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Lets every fuzzer of a folder look for inputs that a parser does not bear, some minutes each, round by round.
+"""Lets every fuzzer of a folder look for inputs that a parser does not bear, some minutes each, round by round; what has had least on
+record goes first.
 
     cmake --preset fuzz && cmake --build build/fuzz --target fuzzers
     tests/fuzz/fuzz.py build/fuzz/bin --hours 24 [--jobs 2] [--minutes-each 10] [--only WORDS]
@@ -133,6 +134,8 @@ def record(rows, programs, folder):
         if new:
             out.writerow(COLUMNS)
         for target, spent in sorted(rows.items()):
+            if not spent.executions:  # the campaign ended before its turn
+                continue
             inputs = pack_grown(programs / f"fuzz_{target}", target, folder)
             out.writerow([datetime.date.today(), commit, target, round(spent.core_s), spent.executions, spent.edges, inputs, len(spent.found)])
 
@@ -156,10 +159,22 @@ def print_spent():
     print(f"{'all':20} {core_s.total() / 3600:10.2f} {executions.total():14,} {'':7} {found.total():5}   {rows[0]['date']} to {rows[-1]['date']}")
 
 
+def spent_before():
+    """Core-seconds of each target on record: what has had least goes first, so that short campaigns reach all in turn."""
+    spent = collections.Counter()
+    if LEDGER.exists():
+        with LEDGER.open(newline="") as file:
+            for row in csv.DictReader(file):
+                spent[row["target"]] += int(row["core_s"])
+    return spent
+
+
 def campaign(args):
     programs, folder = args.programs, args.keep
     targets = sorted(p.name.removeprefix("fuzz_") for p in programs.glob("fuzz_*") if p.name != f"fuzz_{PLANTED}" and "test" not in p.name)
     targets = [t for t in targets if not args.only or any(word in t for word in args.only.split(","))]
+    spent = spent_before()
+    targets.sort(key=lambda t: spent[t])
     if not targets:
         sys.exit(f"fuzz.py: {programs}: no fuzzer{' of these' if args.only else ''}\n  try: cmake --preset fuzz && cmake --build build/fuzz --target fuzzers")
     if not finds_a_planted_fault(programs):
