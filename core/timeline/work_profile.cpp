@@ -43,7 +43,9 @@ void from_json(const nlohmann::json& j, WorkProfile& p) {
   require_schema(j, kProfileSchema,
                  "a profile is written by: sextant profile --for plan.json -o profile.json");
   read_object(j, p, kProfile);
-  for (const auto& [key, work] : p.works) parse_work_key(key);
+  for (const auto& [key, work] : p.works)
+    if (const std::string own = work_key(parse_work_key(key)); own != key)
+      throw ConfigError(Problem{"", "works", key, own, "a work has one spelling: it is found by that alone"});
 }
 
 WorkProfile load_profile(const std::string& file_or_name, const std::filesystem::path& presets) {

@@ -2,6 +2,7 @@
 // same when read again, and a prediction with it has nothing left to another model.
 #include "profiler/profile_plan.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <set>
@@ -52,6 +53,21 @@ TEST_P(ProfilePlan, MeasuresEveryWorkThatAnOpNeeds) {
   nlohmann::json broken = stored;
   broken["works"]["no such work"] = {{"mean_us", 1}, {"median_us", 1}};
   EXPECT_THROW(broken.get<WorkProfile>(), ConfigError);
+  // A work spelled otherwise would never be found.
+  const auto block = std::ranges::find_if(
+      profile.works, [](const auto& w) { return w.first.find(" b1 ") < w.first.size(); });
+  ASSERT_NE(block, profile.works.end());
+  std::string other = block->first;
+  other.replace(other.find(" b1 "), 4, " b01 ");
+  nlohmann::json respelled = profile;
+  respelled["works"][other] = respelled["works"][block->first];
+  try {
+    respelled.get<WorkProfile>();
+    FAIL() << other;
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find(block->first), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("one spelling"), std::string::npos) << e.what();
+  }
 }
 
 // Steps that warm a machine up are made before those that count, and add no sample.
