@@ -1,5 +1,7 @@
 #include "core/cluster/rank_grid.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "core/base/error.hpp"
@@ -7,15 +9,20 @@
 namespace sextant {
 
 bool same_order(const RankDegrees& ranks, const AxisOrder& order) {
-  const RankGrid extents(ranks);
+  const std::array<int, 4> degrees = {ranks.tp, ranks.cp, ranks.dp, ranks.pp};
   const auto next = [&](const AxisOrder& axes, std::size_t at) {
-    while (at < axes.size() && extents.extent(axes[at]) == 1) ++at;
+    while (at < axes.size() && degrees[static_cast<std::size_t>(axes[at])] == 1) ++at;
     return at;
   };
   std::size_t mine = next(ranks.order, 0), theirs = next(order, 0);
   while (mine < order.size() && theirs < order.size() && ranks.order[mine] == order[theirs])
     mine = next(ranks.order, mine + 1), theirs = next(order, theirs + 1);
   return mine == order.size() && theirs == order.size();
+}
+
+bool in_one_of(const std::vector<AxisOrder>& orders, const RankDegrees& ranks) {
+  return orders.empty() ||
+         std::ranges::any_of(orders, [&](const AxisOrder& o) { return same_order(ranks, o); });
 }
 
 std::string order_text(const AxisOrder& order) {

@@ -24,6 +24,8 @@ struct RankDegrees {
 
 // The same order onto ranks, axes of one rank aside.
 bool same_order(const RankDegrees&, const AxisOrder&);
+// Whether one of the orders is the same; none of them: any is.
+bool in_one_of(const std::vector<AxisOrder>&, const RankDegrees&);
 // "tp-cp-dp-pp"
 std::string order_text(const AxisOrder&);
 

@@ -101,7 +101,7 @@ void refuses_axes(Asked& s, const ParallelPlan& p, const ModelSpec& m, const Tra
       [&] { return fmt::format("use vp=1, or pp={} or more", can.interleaved_from_pp); });
   if (pp && p.schedule == PipelineSchedule::interleaved && can.interleaved) refuses_groups(s, p, t);
   s.cannot(
-      !can.places_in_order_of(p),
+      !in_one_of(can.axis_orders, p),
       [&] {
         return fmt::format("places no ranks in the order {} (innermost first)", order_text(p.axis_order));
       },

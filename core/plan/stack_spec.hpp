@@ -3,7 +3,6 @@
 // names a model.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -79,11 +78,6 @@ struct StackCapabilities {
 
   AxisOrder usual_order() const {
     return axis_orders.empty() ? AxisOrder(RankDegrees{}.order) : axis_orders.front();
-  }
-  // Axes of one rank aside.
-  bool places_in_order_of(const ParallelPlan& p) const {
-    return axis_orders.empty() ||
-           std::ranges::any_of(axis_orders, [&](const AxisOrder& o) { return same_order(p, o); });
   }
   bool operator==(const StackCapabilities&) const = default;
 };

@@ -87,10 +87,13 @@ bool EvidenceTable::one_family(const std::string& stack, const std::string& othe
          });
 }
 
-EvidenceCell EvidenceTable::largest_of(const std::optional<std::string>& stack) const {
+namespace {
+
+template <class Counts>
+EvidenceCell largest_of(const std::vector<EvidenceCell>& cells, const Counts& counts) {
   EvidenceCell most;
   for (const EvidenceCell& c : cells) {
-    if (stack && !one_family(*stack, c.stack)) continue;
+    if (!counts(c)) continue;
     most.runs += c.runs;
     most.most_tp = std::max(most.most_tp, c.most_tp), most.most_pp = std::max(most.most_pp, c.most_pp);
     most.most_cp = std::max(most.most_cp, c.most_cp), most.most_vp = std::max(most.most_vp, c.most_vp);
@@ -100,14 +103,19 @@ EvidenceCell EvidenceTable::largest_of(const std::optional<std::string>& stack) 
   return most;
 }
 
+constexpr auto kAnyRun = [](const EvidenceCell&) { return true; };
+
+}  // namespace
+
 EvidenceCell EvidenceTable::largest(const std::string& stack) const {
   constexpr int kFew = 20;
-  const EvidenceCell own = largest_of(stack);
-  return own.runs >= kFew ? own : largest_of({});
+  const EvidenceCell own =
+      largest_of(cells, [&](const EvidenceCell& c) { return one_family(stack, c.stack); });
+  return own.runs >= kFew ? own : largest_of(cells, kAnyRun);
 }
 
 EvidenceCell EvidenceTable::not_far(const std::string& stack) const {
-  const EvidenceCell own = largest(stack), any = largest_of({});
+  const EvidenceCell own = largest(stack), any = largest_of(cells, kAnyRun);
   EvidenceCell most = own;
   const auto reach = [&](int EvidenceCell::*degree) {
     most.*degree = own.*degree > 1 ? kFarBeyond * own.*degree : std::max(any.*degree, kFarBeyond);

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,9 +64,6 @@ struct EvidenceTable {
   int fewest_cp_tokens() const;
   Evidence of(const std::string& stack, const std::string& generation, const ParallelPlan&,
               int seq_len) const;
-
- private:
-  EvidenceCell largest_of(const std::optional<std::string>& stack) const;
 };
 
 // Throws ConfigError naming the file.

@@ -313,8 +313,8 @@ SearchCache::Classes SearchCache::classes_of(const ParallelPlan& plan) {
   std::vector<const Linked*> first;
   for (std::size_t i = 0; i < space_.axis_order.size(); ++i) {
     p.axis_order = space_.axis_order[i];
-    if (!job_.stack.can.places_in_order_of(p)) {
-      classes.refused.push_back(static_cast<std::uint8_t>(i));
+    if (!in_one_of(job_.stack.can.axis_orders, p)) {
+      ++classes.refused;
       continue;
     }
     const int code = placed_axes_code(p);

@@ -72,8 +72,7 @@ class SearchCache {
   // in no class.
   struct Classes {
     std::vector<std::vector<std::uint8_t>> members;
-    std::size_t repeated = 0;
-    std::vector<std::uint8_t> refused;  // the stack places no ranks so
+    std::size_t repeated = 0, refused = 0;  // refused: the stack places no ranks so
   };
 
   // Of layouts that differ in buckets and overlaps alone: asked for one after the other.

@@ -135,17 +135,17 @@ void SearchTree::expand_degrees(const Node& node, SearchCache& cache, Expansion&
   ParallelPlan p = decided(node.choice, Level::degrees, cache);
   const SearchCache::Classes& classes = cache.classes(p);
   out.outcomes[Outcome::duplicate] += classes.repeated * space_.micro_batch.size() * members;
-  const std::uint64_t orders = space_.axis_order.size() - classes.repeated - classes.refused.size(),
-                      refused = classes.refused.size() * space_.micro_batch.size() * members;
-  if (orders > 0) {  // what every layout has in other orders is no example of what the stack has not
-    out.outcomes[Outcome::unsupported_by_stack] += refused;
-  } else if (refused > 0) {
-    p.axis_order = space_.axis_order[classes.refused.front()];
+  const std::uint64_t orders = space_.axis_order.size() - classes.repeated - classes.refused,
+                      refused = classes.refused * space_.micro_batch.size() * members;
+  if (orders == 0) {
+    p.axis_order = space_.axis_order.front();
     reject(
         Outcome::unsupported_by_stack, refused, p,
         [&] { return refuses(job_.stack, with_some_stage(p), job_.model, job_.training).value().text; }, out);
+    return;
   }
-  if (orders == 0) return;
+  // What every layout has in other orders is no example of what the stack has not.
+  out.outcomes[Outcome::unsupported_by_stack] += refused;
   p.axis_order = space_.axis_order[classes.members.front().front()];
   Node child = node;
   child.level = Level::placement;

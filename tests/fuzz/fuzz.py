@@ -140,12 +140,18 @@ def record(rows, programs, folder):
             out.writerow([datetime.date.today(), commit, target, round(spent.core_s), spent.executions, spent.edges, inputs, len(spent.found)])
 
 
-def print_spent():
+def recorded():
     if not LEDGER.exists():
+        return []
+    with LEDGER.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def print_spent():
+    rows = recorded()
+    if not rows:
         print(f"nothing is recorded yet ({LEDGER}): --record")
         return
-    with LEDGER.open(newline="") as file:
-        rows = list(csv.DictReader(file))
     core_s, executions, edges, found = (collections.Counter() for _ in range(4))
     for row in rows:
         target = row["target"]
@@ -159,21 +165,13 @@ def print_spent():
     print(f"{'all':20} {core_s.total() / 3600:10.2f} {executions.total():14,} {'':7} {found.total():5}   {rows[0]['date']} to {rows[-1]['date']}")
 
 
-def spent_before():
-    """Core-seconds of each target on record: what has had least goes first, so that short campaigns reach all in turn."""
-    spent = collections.Counter()
-    if LEDGER.exists():
-        with LEDGER.open(newline="") as file:
-            for row in csv.DictReader(file):
-                spent[row["target"]] += int(row["core_s"])
-    return spent
-
-
 def campaign(args):
     programs, folder = args.programs, args.keep
     targets = sorted(p.name.removeprefix("fuzz_") for p in programs.glob("fuzz_*") if p.name != f"fuzz_{PLANTED}" and "test" not in p.name)
     targets = [t for t in targets if not args.only or any(word in t for word in args.only.split(","))]
-    spent = spent_before()
+    spent = collections.Counter()
+    for row in recorded():
+        spent[row["target"]] += int(row["core_s"])
     targets.sort(key=lambda t: spent[t])
     if not targets:
         sys.exit(f"fuzz.py: {programs}: no fuzzer{' of these' if args.only else ''}\n  try: cmake --preset fuzz && cmake --build build/fuzz --target fuzzers")

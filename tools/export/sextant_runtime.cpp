@@ -1,6 +1,4 @@
 // Export to the embedded runtime: the plan file is what it runs, beside scripts that start its ranks and say where.
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "kernels/cpu/cpu_kernels.hpp"
@@ -14,11 +12,7 @@ TargetFeatures runtime_features(const std::string&, const StackCapabilities& can
   TargetFeatures t;
   t.can = can;
   t.whole_model = t.offload_horizon = true;
-  AxisOrder order = {Axis::tp, Axis::cp, Axis::dp, Axis::pp};
-  std::ranges::sort(order);
   t.axis_orders.clear();
-  do t.axis_orders.push_back(order);
-  while (std::ranges::next_permutation(order).found);
   return t;
 }
 

@@ -89,11 +89,11 @@ void check_degrees(Findings& f, const TargetFeatures& t) {
         {set_field("sequence_parallel true", [](ParallelPlan& q) { q.sequence_parallel = true; })});
   f.add(!p.replica_microbatches.empty() && !t.can.uneven_microbatches, "replica_microbatches", "unequal",
         "every replica takes equally many micro-batches", equal_replicas(p, f.file.training.global_batch));
-  const bool order = std::ranges::any_of(t.axis_orders, [&](const AxisOrder& o) { return same_order(p, o); });
   std::vector<PlanChange> orders;
   for (const AxisOrder& o : t.axis_orders)
     orders.push_back(set_field("axis_order " + order_text(o), [o](ParallelPlan& q) { q.axis_order = o; }));
-  f.add(!order, "axis_order", order_text(p.axis_order), "its ranks have another order", std::move(orders));
+  f.add(!in_one_of(t.axis_orders, p), "axis_order", order_text(p.axis_order), "its ranks have another order",
+        std::move(orders));
 }
 
 void check_schedule(Findings& f, const TargetFeatures& t) {

@@ -18,7 +18,7 @@ struct TargetFormats {
 
 struct TargetFeatures {
   StackCapabilities can;
-  std::vector<AxisOrder> axis_orders = {{Axis::tp, Axis::cp, Axis::dp, Axis::pp}};
+  std::vector<AxisOrder> axis_orders = {{Axis::tp, Axis::cp, Axis::dp, Axis::pp}};  // none: any
   bool offload_horizon = false;           // layers ahead that are fetched back are an option
   bool without_grad_overlap = true;       // gradient reduction can be left unoverlapped
   bool without_param_overlap = true;      // and the parameter gather

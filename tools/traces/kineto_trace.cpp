@@ -1,5 +1,6 @@
 #include "tools/traces/kineto_trace.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -226,8 +227,8 @@ void KinetoReader::argument(const std::string& key, const JsonScalar& v) {
   if (key == "Collective name") event_.said = v.text;
   if (key == "dtype") event_.dtype = v.text;
   constexpr std::int64_t kElements = std::int64_t{1} << 50;  // more than all memory there is
-  if (key == "In msg nelems") event_.in_elements = std::min(v.whole, kElements);
-  if (key == "Out msg nelems") event_.out_elements = std::min(v.whole, kElements);
+  if (key == "In msg nelems") event_.in_elements = std::clamp<std::int64_t>(v.whole, 0, kElements);
+  if (key == "Out msg nelems") event_.out_elements = std::clamp<std::int64_t>(v.whole, 0, kElements);
   if (key == "Group size") event_.group_size = v.whole;
   if (key == "Process Group Name")
     event_.group_name = v.is_number ? fmt::format("{}", v.whole) : std::string(v.text);

@@ -28,9 +28,7 @@ constexpr std::ptrdiff_t kScreenLines = 24;
 constexpr std::size_t kFewestAlternatives = 3;
 
 Evidence evidence_of(const Asking& a, const ParallelPlan& plan) {
-  return load_evidence(a.session.presets())
-      .of(a.question().stack.name, a.question().cluster.device.generation, plan,
-          a.question().training.seq_len);
+  return evidence_of(a.planning.job(), load_evidence(a.session.presets()), plan);
 }
 
 // What the answer rests on beside what was asked: all notes but those of an import, which stand there already, and how far from

@@ -1,6 +1,7 @@
 // What a target has no option for is refused field by field, with exit code 5 and nothing written; --nearest gives the plan
 // beside it, and what it costs.
 #include <algorithm>
+#include <utility>
 
 #include "tests/tools/export/export_case.hpp"
 #include "tools/export/export_target.hpp"

@@ -154,6 +154,14 @@ TEST_F(TraceReading, TimesOfNoClockAreRefused) {
   EXPECT_EQ(read({kernel("1712195495502094", "2")}).ranks.at(0).trace.activities.size(), 1U);
   EXPECT_EQ(read({kernel("1e3", "2e0")}).ranks.at(0).trace.activities.at(0).end_ns, 1002000);
   EXPECT_EQ(read({kernel("-5.25", "2")}).ranks.at(0).trace.activities.at(0).begin_ns, -5250);
+  // Nor may bytes: elements of no memory there is, both ways.
+  for (const std::string elements : {"9223372036854775807", "-9223372036854775807", "-1000"}) {
+    const std::string reduction =
+        R"({"ph":"X","cat":"kernel","name":"ncclDevKernel_AllReduce_Sum_f32_RING_LL","pid":0,"tid":7,"ts":1,"dur":2,)"
+        R"("args":{"device":0,"stream":7,"dtype":"Float","In msg nelems":)" +
+        elements + R"(,"Out msg nelems":)" + elements + "}}";
+    EXPECT_GE(read({kineto_text({reduction})}).ranks.at(0).trace.activities.at(0).bytes, 0) << elements;
+  }
   // What is no kernel is not looked at.
   EXPECT_EQ(read({kineto_text({kernel_event("gemm", 100, 50, 7, 60),
                                R"({"ph":"M","name":"x","ts":9997001111111111})"})})
