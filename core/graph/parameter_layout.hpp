@@ -7,9 +7,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
+#include "core/graph/parameter_kind.hpp"
 #include "core/graph/work.hpp"
 #include "core/model/model_spec.hpp"
 #include "core/plan/parallel_plan.hpp"
@@ -28,31 +28,6 @@ LocalShape local_shape(const ModelSpec&, int tp, int vocab_multiple);
 // One rank's blocks of one micro-batch, with every extent filled in; kind and pass are the caller's.
 BlockWork block_extents(const ModelSpec&, const TrainingSpec&, const ParallelPlan&, const LocalShape&,
                         const StackRules&);
-
-enum class ParameterKind : std::uint8_t {
-  embedding,
-  norm_attention,
-  q,
-  k,
-  v,
-  o,
-  norm_mlp,
-  gate,
-  up,
-  down,
-  norm_final,
-  head,
-  q_bias,
-  k_bias,
-  v_bias,
-  o_bias,
-  gate_bias,
-  up_bias,
-  down_bias,
-  q_norm,
-  k_norm,
-};
-inline constexpr std::size_t kParameterKinds = 21;
 
 // The parameters of a decoder layer that a model has, in reverse order of first use: those of one block stand together. With
 // linear_bias (GPT) biases are counted with their matrix, as those of layer norms always are.
@@ -113,22 +88,5 @@ int embedding_apart_from_head(const ParameterLayout&, const ModelSpec&, const Pa
 std::int64_t host_share(double optimizer_offload, std::int64_t slice);
 // Of an element of a parameter that is copied from the host.
 int fetched_bytes(const TrainingSpec&, const StackRules&);
-
-// The block whose backward pass writes the gradient of this kind last.
-BlockKind gradient_writer(ParameterKind);
-// Whether a block reads its parameters in a pass. Weight halves do not, but for a normalized head's, which takes out of the
-// gradient what lies along the rows; nor does the embedding's backward.
-bool reads_parameters(const ModelSpec&, BlockKind, Pass);
-
-// Hugging Face name: "model.layers.3.self_attn.q_proj.weight".
-inline bool is_of_layer(ParameterKind kind) {
-  return kind != ParameterKind::embedding && kind != ParameterKind::norm_final && kind != ParameterKind::head;
-}
-
-// A tensor-parallel rank makes a part of its gradient only, which is summed over these ranks when its bucket is reduced: of
-// weights that all of them hold and each uses on tokens (SP) or heads of its own.
-bool is_summed_over_tp(ParameterKind, const ModelSpec&, const ParallelPlan&);
-
-std::string parameter_name(ParameterKind, int layer);
 
 }  // namespace sextant

@@ -5,6 +5,7 @@
 
 #include "core/base/dtype.hpp"
 #include "core/base/error.hpp"
+#include "planner/calibration/log_batch.hpp"
 #include "planner/calibration/log_model.hpp"
 #include "planner/calibration/log_parameters.hpp"
 #include "planner/calibration/log_settled.hpp"
@@ -119,36 +120,19 @@ class Filling {
       notes_.push_back(fmt::format("it ran on {} of the {} GPUs of --cluster", plan_.world(), context_.gpus));
   }
 
-  // With three digits, as nanotron prints.
-  static std::string three_digits(double x) { return fmt::format("{:.2e}", x); }
-
-  // The log prints this batch so: in sequences, or in tokens.
-  bool printed_as(std::int64_t batch) const {
-    return log_.batch_tokens ? three_digits(static_cast<double>(batch) * training_.seq_len) ==
-                                   three_digits(*log_.batch_tokens)
-                             : three_digits(static_cast<double>(batch)) ==
-                                   three_digits(static_cast<double>(says("global_batch").value_or(0)));
-  }
-
-  std::string printed_text(std::int64_t batch) const {
-    return log_.batch_tokens ? fmt::format("about {} sequences of {} ({:.3g} million tokens)", batch,
-                                           training_.seq_len, 1e-6 * *log_.batch_tokens)
-                             : fmt::format("about {} (printed with three digits)", batch);
-  }
-
   void fill_batch() {
     auto printed = says("global_batch");
     if (log_.batch_tokens && training_.seq_len > 0) {
       printed = std::llround(*log_.batch_tokens / training_.seq_len);
       const std::int64_t stated = training_.global_batch;
-      if (context_.global_batch && printed_as(stated)) return;
+      if (context_.global_batch && is_printed_so(log_, training_.seq_len, stated)) return;
     }
     const std::int64_t at_once = std::int64_t{plan_.micro_batch} * plan_.dp;
     const bool counted = log_.accumulation && (context_.plan || says("micro_batch"));
     const std::int64_t product = counted ? at_once * *log_.accumulation : 0;
     const bool rounded = printed && (log_.rounded_batch || log_.batch_tokens);
-    if (rounded && product > 0 && !printed_as(product)) {
-      contradiction("global_batch", printed_text(*printed),
+    if (rounded && product > 0 && !is_printed_so(log_, training_.seq_len, product)) {
+      contradiction("global_batch", batch_as_printed(log_, training_.seq_len, *printed),
                     fmt::format("micro-batch {} x {} x {} ranks = {}", plan_.micro_batch, *log_.accumulation,
                                 plan_.dp, product));
       return;
@@ -157,9 +141,11 @@ class Filling {
     if (rounded || !printed) batch = product > 0 ? std::optional(product) : std::nullopt;
     if (context_.global_batch) {
       const std::int64_t stated = training_.global_batch;
-      const bool agrees = batch ? *batch == stated : !printed || printed_as(stated);
+      const bool agrees =
+          batch ? *batch == stated : !printed || is_printed_so(log_, training_.seq_len, stated);
       if (!agrees)
-        contradiction("global_batch", batch ? fmt::format("{}", *batch) : printed_text(*printed),
+        contradiction("global_batch",
+                      batch ? fmt::format("{}", *batch) : batch_as_printed(log_, training_.seq_len, *printed),
                       fmt::format("{}, as --global-batch says", stated));
       return;
     }
@@ -169,17 +155,14 @@ class Filling {
 
   // The one batch that these ranks can make and that is printed so; nothing when the layout leaves a choice.
   std::optional<std::int64_t> only_multiple(std::int64_t printed, std::int64_t at_once) {
-    const std::int64_t below = printed / at_once * at_once;
-    std::vector<std::int64_t> fit;
-    for (std::int64_t n = below; n > 0 && printed_as(n); n -= at_once) fit.push_back(n);
-    for (std::int64_t n = below + at_once; printed_as(n); n += at_once) fit.push_back(n);
+    const auto fit = multiples_printed_so(log_, training_.seq_len, printed, at_once);
     if (fit.size() == 1) {
       notes_.push_back(fmt::format("global batch {}: the log says about {}, and {} go at once", fit.front(),
                                    printed, at_once));
       return fit.front();
     }
     problems_.push_back(
-        {log_.file, "global_batch", printed_text(printed),
+        {log_.file, "global_batch", batch_as_printed(log_, training_.seq_len, printed),
          fit.empty() ? fmt::format("a batch that is a multiple of micro_batch * dp = {}", at_once)
                      : fmt::format("one multiple of micro_batch * dp = {}, not {}", at_once, fit.size()),
          fit.empty()

@@ -184,6 +184,16 @@ inline bool left_out() {
   return ++at % share != 0;
 }
 
+// Calls f(dtype, rows, cols, gap): matrices of cols + gap columns, of which the kernel is given `cols`.
+template <class F>
+void for_each_extent(F&& f) {
+  for (const Dtype dtype : kDtypes)
+    for (const std::int64_t rows : {1, 7, 129})
+      for (const std::int64_t cols : {1, 8, 95, 128, 1000, 4096})
+        for (const std::int64_t gap : {0, 3, 16})
+          if (!left_out()) f(dtype, rows, cols, gap);
+}
+
 class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override { SEXTANT_NEEDS_GPU(); }

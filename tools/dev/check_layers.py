@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Fail on any include that points up or across the house, on two types of one name, and on two private functions or
-constants.
+"""Fail on any include that points up or across the house, on two types of one name, on two private functions or
+constants, and on a file above 400 lines that does not say why.
 
 core <- cost_models <- planner ; core <- kernels <- runtime <- profiler ; tools on top of everything. Within a room its
 sub-rooms, lowest first, as SUB_ROOMS lists them; a file beside them is above them all.
@@ -61,6 +61,7 @@ FUNCTION = re.compile(r"^(?:\[\[\w+\]\] |constexpr |inline |static |template <.*
 CONSTANT = re.compile(r"^(?:inline |static )*(?:constexpr|const) .*?\b(k[A-Z]\w*)(?=\s*[={;]|\[)")
 # Overloads that each take a type of their own source: the verbs' entries, and what JSON finds by type.
 OVERLOADED = {"run", "to_json", "from_json"}
+LONGEST, REASON = 400, "Longer than others:"
 APART = {"kernels"}  # not compiled several at a time
 
 
@@ -139,9 +140,23 @@ def violations(root: pathlib.Path) -> list[str]:
     return found
 
 
+def too_long(root: pathlib.Path) -> list[str]:
+    """Files above 400 lines that do not say why before anything else."""
+    found = []
+    for room in [*MAY_INCLUDE, "tests"]:
+        for path in sorted((root / room).rglob("*")):
+            if path.suffix not in SUFFIXES:
+                continue
+            text = path.read_text(errors="replace")
+            head = text.partition("\n#")[0]
+            if (lines := text.count("\n")) > LONGEST and REASON not in head:
+                found.append(f"{path.relative_to(root)}: {lines} lines; split it, or say why not in its first lines: \"{REASON} ...\"")
+    return found
+
+
 def self_test() -> int:
     """The negative control: upward includes between rooms and between sub-rooms, a folder that is no sub-room, backend
-    headers in the planning wing, a type, a function and a constant defined twice."""
+    headers in the planning wing, a type, a function and a constant defined twice, a long file."""
     with tempfile.TemporaryDirectory() as tmp:
         root = pathlib.Path(tmp)
         for room in MAY_INCLUDE:
@@ -159,18 +174,24 @@ def self_test() -> int:
             (root / room / "split.hpp").write_text("namespace sextant {\nstruct Split {\n};\n}\n")
             (root / room / "split.cpp").write_text("namespace {\nconstexpr int kHalf = 2;\nint half(int x) {\n}\n}  // namespace\n")
         (root / "tools" / "parts.cpp").write_text("namespace {\nconst char* const kHalf = \"\";\nconst T& half(const T& x) {\n}\n}  // namespace\n")
-        found = violations(root) + strays(root) + doubles(root) + shared_privates(root)
-    if len(found) != 8:
-        print("expected 8 violations, found:", *found, sep="\n  ")
+        (root / "core" / "long.cpp").write_text("\n" * 401)
+        (root / "core" / "reasoned.cpp").write_text(f"// {REASON} it is a table.\n#include <map>\n" + "\n" * 400)
+        found = all_of(root)
+    if len(found) != 9:
+        print("expected 9 violations, found:", *found, sep="\n  ")
         return 1
     return 0
+
+
+def all_of(root: pathlib.Path) -> list[str]:
+    return violations(root) + strays(root) + doubles(root) + shared_privates(root) + too_long(root)
 
 
 def main() -> int:
     if "--self-test" in sys.argv[1:]:
         return self_test()
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
-    found = violations(root) + strays(root) + doubles(root) + shared_privates(root)
+    found = all_of(root)
     print(*found, sep="\n")
     return 1 if found else 0
 

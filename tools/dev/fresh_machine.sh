@@ -233,7 +233,7 @@ if $quick; then
     run "tools/dev/install_packages.sh" # meanwhile
     [[ -e $compile_cache/complete ]] || say "$(at) waiting for $compile_cache/complete: what .ci/run compiles"
     until [[ -e $compile_cache/complete ]]; do sleep 1; done
-    fast="CMAKE_CXX_COMPILER_LAUNCHER=$there/ccache SEXTANT_CMAKE_ARGS='-DSEXTANT_NATIVE=OFF -DSEXTANT_WERROR=ON'"
+    fast="CMAKE_CXX_COMPILER_LAUNCHER=$there/ccache SEXTANT_CMAKE_ARGS=-DSEXTANT_WERROR=ON"
   fi
   run "$fast ./quickstart.sh --until-plan"
   if [[ -n $compile_cache ]]; then chroot "$root" "$there/ccache" --show-log-stats | sed -nE 's/^ *(Hits|Misses): */\1 of the compile cache: /p' | head -2; fi

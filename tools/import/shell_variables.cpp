@@ -25,8 +25,6 @@ std::size_t name_length(std::string_view text) {
   return n;
 }
 
-std::string unknown(std::string_view what) { return kUnknownBegin + std::string(what) + kUnknownEnd; }
-
 std::string trimmed(std::string_view text) {
   const auto begin = text.find_first_not_of(" \t\n\r"), end = text.find_last_not_of(" \t\n\r");
   return begin == text.npos ? "" : std::string(text.substr(begin, end - begin + 1));
@@ -56,26 +54,6 @@ std::string replaced(const std::string& value, const std::string& what, const st
 }
 
 }  // namespace
-
-bool has_unknown(std::string_view word) { return word.find(kUnknownBegin) != word.npos; }
-
-std::string without_unknown(std::string_view word) {
-  std::string text;
-  int depth = 0;
-  for (const char c : word) {
-    if (c == kUnknownBegin) ++depth;
-    if (depth == 0) text += c;
-    if (c == kUnknownEnd && depth > 0) --depth;
-  }
-  return text;
-}
-
-std::string shown_unknown(std::string_view word) {
-  std::string text;
-  for (const char c : word)
-    if (c != kUnknownBegin && c != kUnknownEnd) text += c;
-  return text;
-}
 
 // The fields of a word while it is expanded.
 struct ShellVariables::Pieces {

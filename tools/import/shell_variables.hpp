@@ -12,13 +12,9 @@
 #include <string_view>
 #include <vector>
 
-namespace sextant {
+#include "tools/import/shell_unknown.hpp"
 
-// A place whose text is not known: kUnknownBegin, what stands there, kUnknownEnd.
-inline constexpr char kUnknownBegin = '\x01', kUnknownEnd = '\x02';
-bool has_unknown(std::string_view word);
-std::string without_unknown(std::string_view word);  // as if nothing stood there
-std::string shown_unknown(std::string_view word);    // "$MBS", as the script has it
+namespace sextant {
 
 // The value of a variable that a script does not set, or nothing.
 using ShellEnvironment = std::function<std::optional<std::string>(const std::string& name)>;

@@ -1,6 +1,6 @@
 // cuDNN's backend interface as its manual describes it, for the operations that the project's graphs are made of. A graph
-// is interpreted tensor by tensor, in fp32, with the roundings that its tensors' formats ask for. In one file of some 400 lines, as the
-// interface is one: a descriptor, its attributes, and a case for each operation.
+// is interpreted tensor by tensor, in fp32, with the roundings that its tensors' formats ask for. Longer than others:
+// the interface is one, a descriptor, its attributes, and a case for each operation.
 #include <algorithm>
 #include <array>
 #include <bit>
