@@ -47,8 +47,9 @@ AdaptationPolicy::AdaptationPolicy(ClusterSpec given, Layout layout, AdaptationT
     : belief_(std::move(given)),
       layout_(std::move(layout)),
       tools_(std::move(tools)),
-      options_(options),
-      decisions_(options.decided) {
+      options_(std::move(options)),
+      decisions_(options_.decided) {
+  for (const GpuPlace& gpu : options_.lost) belief_.lose(gpu);
   watch();
 }
 
@@ -86,7 +87,7 @@ void AdaptationPolicy::correct(std::vector<Forecast>& forecasts) const {
   for (const Tried& t : tried_) {
     const bool known = std::ranges::find(forecasts, t.layout, &Forecast::layout) != forecasts.end();
     const ClusterSpec used = used_by(t.layout, cluster);
-    if (!known && used.gpus() >= t.layout.plan.world())
+    if (!known && used.gpus() >= t.layout.plan.world() && possible(t.layout))
       forecasts.push_back({t.layout, tools_.step(t.layout, cluster) * t.correction, true});
   }
   const auto doubted = [&](const Forecast& f) { return f.step.v * (1 + doubt(f)); };
@@ -196,6 +197,8 @@ void AdaptationPolicy::changed(Seconds took) {
   watch();
 }
 
+void AdaptationPolicy::not_changed() { trial_.reset(); }
+
 std::optional<Decision> AdaptationPolicy::verify(std::int64_t step, std::int64_t steps_left) {
   if (!trial_ || recent_.size() < static_cast<std::size_t>(options_.verify_steps)) return std::nullopt;
   // The first step of a layout still connects and allocates.
@@ -205,7 +208,7 @@ std::optional<Decision> AdaptationPolicy::verify(std::int64_t step, std::int64_t
   trial_.reset();
   const Seconds promised = before - tried.then, held = before - held_step;
   // A change that was forced, or went back, has nothing to go back to.
-  const bool may_go_back = tried.kind == DecisionKind::change;
+  const bool may_go_back = tried.kind == DecisionKind::change && possible(tried.from);
   Decision d = begun(DecisionKind::keep, step, steps_left);
   d.trigger = "verified";
   d.onset = tried.seen, d.seen = step;
@@ -271,7 +274,8 @@ void AdaptationPolicy::find(const std::vector<GpuPlace>& gpus, std::int64_t step
   std::vector<std::string> evidence = places_text(gpus, belief_.cluster().node.gpus, "is there again");
   // The plan goes on where it is: what is back is idle until a layout uses it.
   const auto known = std::ranges::find(tried_, layout_, &Tried::layout);
-  for (const GpuPlace& gpu : gpus) layout_.idle.push_back(gpu);
+  for (const GpuPlace& gpu : gpus)
+    if (std::ranges::find(layout_.idle, gpu) == layout_.idle.end()) layout_.idle.push_back(gpu);
   std::ranges::sort(layout_.idle);
   if (known != tried_.end()) known->layout = layout_;
   trial_.reset();

@@ -78,11 +78,13 @@ struct AdaptationTools {
 
 struct AdaptationOptions {
   DriftOptions drift;
-  double doubt = 0.05;        // by which two predictions of one job are wrong against each other
-  double doubt_tried = 0.01;  // by which a layout takes another time than when it was tried
-  int verify_steps = 8;       // from which a change is judged
-  int decided = 0;            // decisions of the run before this policy's first
-  bool waits = false;         // for a search, in the step that begins it: the same decisions in every run
+  double doubt = 0.05;              // by which two predictions of one job are wrong against each other
+  double doubt_tried = 0.01;        // by which a layout takes another time than when it was tried
+  int verify_steps = 8;             // from which a change is judged
+  int decided = 0;                  // decisions of the run before this policy's first
+  std::vector<GpuPlace> lost = {};  // before it
+  bool leaves_idle = true;          // a layout may, from now on
+  bool waits = false;  // for a search, in the step that begins it: the same decisions in every run
 };
 
 class AdaptationPolicy {
@@ -93,6 +95,7 @@ class AdaptationPolicy {
   // Behind every step. A decision that changes the layout is carried out by the caller, who then says how long it took.
   std::optional<Decision> observe(const StepObservation&, std::int64_t steps_left);
   void changed(Seconds took);
+  void not_changed();  // it could not be carried out
   // Ranks are gone, known at once; ranks are there again, a reason to search.
   Decision lose(const std::vector<GpuPlace>&, std::int64_t step, std::int64_t steps_left);
   void find(const std::vector<GpuPlace>&, std::int64_t step);
@@ -116,6 +119,7 @@ class AdaptationPolicy {
   std::optional<Seconds> typical(std::int64_t from, std::int64_t to) const;  // of these steps of the layout
   double correction(const Layout&) const;
   bool tried(const Layout&) const;
+  bool possible(const Layout& l) const { return options_.leaves_idle || l.idle.empty(); }
   double doubt(const Forecast& f) const { return f.tried ? options_.doubt_tried : options_.doubt; }
   void correct(std::vector<Forecast>&) const;  // and order them, doubt against them
 

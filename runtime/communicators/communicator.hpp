@@ -99,6 +99,9 @@ class Communicator {
   // Gives ranks of this world up that show no sign of life: RankLost on all others. False where a job does not outlive that.
   virtual bool lose(std::span<const int>, std::string_view /*why*/) { return false; }
 
+  // This process has come to a job that was under way (tcp_entrance.hpp).
+  virtual bool joined() const { return false; }
+
   // Ends this and every related communicator on all ranks: pending and later calls throw Aborted with the
   // first reason given. Callable from any thread at any time.
   virtual void abort(std::string_view reason) noexcept = 0;

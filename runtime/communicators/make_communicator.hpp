@@ -43,7 +43,11 @@ struct TcpWorld {
   const std::atomic<bool>* stop = nullptr;  // set: they need not go on waiting for each other
   // One that is gone without a word ends what is under way on all others (RankLost), not the job; the same on all ranks.
   bool outlives_ranks = false;
+  int generation = 0;  // how often the job has met before: above 0 it is under way (tcp_entrance.hpp)
+  std::function<void(const std::string&)> tell = {};  // one that waits to be let in says so; may be empty
 };
+// How long those that are there and those that are let in look for each other.
+inline constexpr Seconds kToBeSeated{10};
 std::unique_ptr<Communicator> make_tcp_world(const TcpWorld&);
 
 // All ranks of a world are threads of this process and share one GPU: the collectives of their lanes, over the host

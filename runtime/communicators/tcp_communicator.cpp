@@ -96,6 +96,7 @@ class TcpCommunicator final : public MessageCommunicator<TcpCommunicator> {
     return process_->lose(of_process, why);
   }
 
+  bool joined() const override { return process_->joined(); }
   HoldUps stalls() override { return process_->stalls(); }
   void answer_with(const std::function<std::string()>& state) override { process_->answer_with(state); }
   void abort(std::string_view reason) noexcept override { process_->abort_in(epoch_of(channel_), reason); }
@@ -112,10 +113,11 @@ class TcpCommunicator final : public MessageCommunicator<TcpCommunicator> {
 
 std::unique_ptr<Communicator> make_tcp_world(const TcpWorld& world) {
   SEXTANT_CHECK(world.ranks > 0 && world.rank >= 0 && world.rank < world.ranks, "a rank of the world");
-  std::vector<int> all(static_cast<std::size_t>(world.ranks));
-  for (int r = 0; r < world.ranks; ++r) all[static_cast<std::size_t>(r)] = r;
-  return std::make_unique<TcpCommunicator>(std::make_shared<TcpProcess>(world), in_epoch(0, kWorldChannel),
-                                           std::move(all), world.rank);
+  auto process = std::make_shared<TcpProcess>(world);
+  const int rank = process->rank();
+  std::vector<int> all = process->members();
+  return std::make_unique<TcpCommunicator>(std::move(process), in_epoch(0, kWorldChannel), std::move(all),
+                                           rank);
 }
 
 }  // namespace sextant

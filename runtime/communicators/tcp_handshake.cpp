@@ -28,11 +28,13 @@ bool send_at_once(int fd, const T& value) {
 
 Member::Member(const TcpWorld& world) : prover(world.secret) {
   claim.rank = world.rank, claim.ranks = world.ranks;
+  claim.generation = static_cast<std::uint32_t>(world.generation);
   std::copy_n(world.job.begin(), std::min(world.job.size(), claim.job.size() - 1), claim.job.begin());
 }
 
 Admission verdict_on(const Claim& other, const Claim& own) {
   if (other.job != own.job) return Admission::other_job;
+  if (other.generation != own.generation) return Admission::not_now;
   if (other.ranks != own.ranks) return Admission::other_size;
   if (other.rank <= own.rank || other.rank >= own.ranks) return Admission::no_such_rank;
   return Admission::accepted;
@@ -51,6 +53,8 @@ std::string explain(Admission verdict, const Claim& own, const std::string& othe
       return fmt::format("rank {} is not one that {} waits for", own.rank, other);
     case Admission::came_twice:
       return fmt::format("a rank {} has come to {} already", own.rank, other);
+    case Admission::not_now:
+      return fmt::format("rank {} has come while {} was meeting others", own.rank, other);
   }
   return fmt::format("rank {} is not accepted by {}", own.rank, other);
 }
@@ -98,6 +102,7 @@ Introduction introduce(const Socket& s, const Member& own, int other, const std:
     return until.over() ? Introduction::closed : Introduction::not_proved;
   const Proof expected = proof_of_welcome(own, own.claim.rank, hello.nonce, challenge.nonce, welcome.verdict);
   if (!same_proof(welcome.proof, expected)) return Introduction::not_proved;
+  if (welcome.verdict == Admission::not_now) return Introduction::closed;
   if (welcome.verdict != Admission::accepted)
     throw BackendError(explain(welcome.verdict, own.claim, name_of_other));
   return Introduction::accepted;

@@ -29,6 +29,7 @@ constexpr std::uint32_t kHandshakeMagic = kMessagesMagic;
 struct Claim {
   std::int32_t rank = 0, ranks = 0;
   std::uint32_t port = 0;  // on which it listens for later ranks; 0 for none
+  std::uint32_t generation = 0;
   std::array<char, 64> job{};
 };
 struct Challenge {
@@ -41,10 +42,19 @@ struct Hello {
   Nonce nonce{};
   Proof proof{};
 };
-enum class Admission : std::uint32_t { accepted, other_size, other_job, no_such_rank, came_twice };
+// not_now: it is to try again.
+enum class Admission : std::uint32_t { accepted, other_size, other_job, no_such_rank, came_twice, not_now };
 struct Welcome {
   Admission verdict = Admission::accepted;
   Proof proof{};
+};
+
+// What rank 0 then tells one that it has accepted. The meeting that all come to goes on; or the job is under way, and whoever
+// waits is given a seat in its next meeting, is to come again, or comes too late.
+struct Standing {
+  enum class Kind : std::uint32_t { meeting, wait, seat, again, over } kind = Kind::meeting;
+  std::int32_t rank = 0, ranks = 0;  // the seat
+  std::uint32_t generation = 0;
 };
 
 // One process of a job, as all its handshakes need it.

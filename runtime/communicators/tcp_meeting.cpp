@@ -21,6 +21,7 @@ constexpr std::chrono::milliseconds kRetry{100}, kRetryRefused{1000};
 // Who listens at an address may be a stranger, until the one that is waited for has taken it.
 constexpr std::chrono::seconds kRefused{30};
 constexpr std::chrono::seconds kAttempt{60};  // one that answers nothing for so long is tried anew
+constexpr std::chrono::seconds kUnderWayAnswers{5};
 constexpr std::size_t kMostNamed = 8;
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
@@ -36,22 +37,25 @@ class TcpMeeting {
         sockets_(at(world.ranks)),
         places_(at(world.ranks)) {}
 
-  std::vector<Socket> sockets() {
-    if (world_.ranks > 1 && world_.rank == 0) receive_all();
-    if (world_.rank > 0) join();
+  Met meet() {
+    if (const auto seat = world_.rank > 0 ? join() : world_.ranks > 1 ? receive_all() : std::nullopt)
+      return sit_down(*seat);
     for (const Socket& s : sockets_)
       if (s.fd() >= 0) tune(s);
-    return std::move(sockets_);
+    return {world_.rank, false, std::move(sockets_)};
   }
 
  private:
-  void receive_all();
-  void join();
+  // A seat, where the job is under way.
+  std::optional<Standing> receive_all();
+  std::optional<Standing> join();
+  Standing standing();
+  bool is_under_way();
+  Met sit_down(const Standing& seat) const;
   void accept_from_ranks_after(int rank, Reception&);
   void connect_to(int rank, const std::vector<SocketAddress>& addresses, const std::string& name);
   void require_listeners(const SocketAddress& own);
   void add_addresses();
-  std::vector<Socket> listeners_of_rank_0() const;
   bool is_here(int rank) const;
   BackendError late(const std::string& who) const;
   static void tune(const Socket&);
@@ -62,6 +66,7 @@ class TcpMeeting {
   std::vector<Socket> sockets_;
   std::vector<Endpoint> places_;   // where each rank listens for later ones
   std::vector<Socket> listeners_;  // of a rank beyond 0
+  bool under_way_ = false;         // the job is, as one of its ranks has said: this one comes late
 };
 
 BackendError TcpMeeting::late(const std::string& who) const {
@@ -90,37 +95,46 @@ bool TcpMeeting::is_here(int rank) const {
   return n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
 }
 
-// Only at the addresses that lead to the others. Everywhere where these are not known: the name of this machine that its own
-// hosts file gives to the loopback (127.0.1.1), or an address that another machine passes on.
-std::vector<Socket> TcpMeeting::listeners_of_rank_0() const {
+std::optional<Standing> TcpMeeting::receive_all() {
   std::vector<Socket> listeners;
-  bool loopback_alone = true;
-  for (const SocketAddress& address : resolve(world_.address, world_.port)) {
-    Socket s = listen_at(address);
-    if (s.fd() < 0 && (errno == EADDRINUSE || errno == EACCES) && listeners.empty())
-      fail_with_errno(fmt::format("port {} of {} cannot be taken", world_.port, world_.address));
-    if (s.fd() < 0) continue;
-    loopback_alone &= address.loopback();
-    listeners.push_back(std::move(s));
+  try {
+    listeners = listeners_of_job(world_.address, world_.port);
+  } catch (
+      const BackendError&) {  // the port is taken: by the job itself, where it goes on without the rank 0 that began it
+    if (!world_.outlives_ranks || world_.generation > 0 || !is_under_way()) throw;
+    return standing();
   }
-  if (loopback_alone && !written_as_loopback(world_.address)) {
-    listeners.clear();
-    listeners = listen_everywhere(world_.port);
+  {
+    Reception reception(std::move(listeners), own_);
+    accept_from_ranks_after(0, reception);
   }
-  return listeners;
-}
-
-void TcpMeeting::receive_all() {
-  Reception reception(listeners_of_rank_0(), own_);
-  accept_from_ranks_after(0, reception);
+  if (under_way_) {
+    std::this_thread::sleep_for(kRetry);
+    return standing();
+  }
   add_addresses();
   for (int r = 1; r < world_.ranks; ++r)
-    if (!write_bytes(sockets_[at(r)].fd(), places_.data(), places_.size() * sizeof(Endpoint), until_))
+    if (const int fd = sockets_[at(r)].fd();
+        !write_value(fd, Standing{}, until_) ||
+        !write_bytes(fd, places_.data(), places_.size() * sizeof(Endpoint), until_))
       throw late(fmt::format("rank {} has not answered", r));
+  return std::nullopt;
+}
+
+// Whether who listens at the address of rank 0 has the job's secret.
+bool TcpMeeting::is_under_way() {
+  const Until soon{Clock::now() + kUnderWayAnswers, world_.stop};
+  for (const SocketAddress& address : resolve(world_.address, world_.port)) {
+    const Socket s = connect_once(address, soon);
+    if (s.fd() >= 0 && introduce(s, own_, 0, "the job", soon) == Introduction::accepted) return true;
+  }
+  return false;
 }
 
 void TcpMeeting::accept_from_ranks_after(int rank, Reception& reception) {
   const auto judge = [&](const Claim& claim) {
+    if (world_.outlives_ranks && claim.job == own_.claim.job && claim.generation > own_.claim.generation)
+      under_way_ = true;
     const Admission verdict = verdict_on(claim, own_.claim);
     if (verdict == Admission::accepted && is_here(claim.rank)) return Admission::came_twice;
     return verdict;
@@ -132,7 +146,9 @@ void TcpMeeting::accept_from_ranks_after(int rank, Reception& reception) {
     return ranks;
   };
   for (std::vector<int> waiting = missing(); !waiting.empty(); waiting = missing()) {
-    auto guest = reception.next(judge, until_);
+    auto guest = reception.next(judge, {std::min(until_.at, Clock::now() + kRetry), until_.stop});
+    if (under_way_) return;
+    if (!guest && !until_.over()) continue;
     if (!guest) {
       const std::size_t named = std::min(waiting.size(), kMostNamed);
       const auto last = waiting.begin() + static_cast<std::ptrdiff_t>(named);
@@ -212,21 +228,61 @@ void TcpMeeting::connect_to(int rank, const std::vector<SocketAddress>& addresse
   }
 }
 
-void TcpMeeting::join() {
-  connect_to(0, resolve(world_.address, world_.port),
-             fmt::format("rank 0 at {}:{}", world_.address, world_.port));
+// What rank 0 says. A job that is under way lets one in when that pays, or never: no patience runs out meanwhile.
+Standing TcpMeeting::standing() {
+  Standing said;
+  bool waits = false;
+  const auto hear = [&] {
+    const int fd = sockets_[0].fd();
+    return waits ? read_value(fd, said, Until{Clock::time_point::max(), world_.stop})
+                 : read_value(fd, said, until_);
+  };
+  while (true) {
+    connect_to(0, resolve(world_.address, world_.port),
+               fmt::format("rank 0 at {}:{}", world_.address, world_.port));
+    bool heard = hear();
+    if (heard && said.kind == Standing::Kind::wait) {
+      tune(sockets_[0]);
+      if (!std::exchange(waits, true) && world_.tell)
+        world_.tell("the job is under way: this process waits until a layout takes it in");
+      heard = hear();
+    }
+    if (!heard && (!waits || until_.stopped())) throw late("rank 0 has ended, or has not answered");
+    if (heard && said.kind == Standing::Kind::over)
+      throw BackendError("the job has ended, and no layout has taken this process in");
+    if (heard && said.kind != Standing::Kind::again) return said;
+    sockets_[0] = Socket();  // the first of the job is another now, or lets in others
+    until_.at = Clock::now() +
+                std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(world_.patience.v));
+    std::this_thread::sleep_for(kRetry);
+  }
+}
+
+Met TcpMeeting::sit_down(const Standing& seat) const {
+  TcpWorld next = world_;
+  next.rank = seat.rank, next.ranks = seat.ranks, next.generation = static_cast<int>(seat.generation);
+  next.patience = kToBeSeated;
+  if (seat.rank <= 0 || seat.rank >= seat.ranks) throw BackendError("rank 0 has given no seat that there is");
+  Met met = TcpMeeting(next).meet();
+  met.joined = true;
+  return met;
+}
+
+std::optional<Standing> TcpMeeting::join() {
+  if (const Standing said = standing(); said.kind == Standing::Kind::seat) return said;
   if (!read_bytes(sockets_[0].fd(), places_.data(), places_.size() * sizeof(Endpoint), until_))
     throw late("rank 0 has ended, or has not answered");
   const SocketAddress here = own_address(sockets_[0]);
   for (int r = 1; r < world_.rank; ++r)
     connect_to(r, {address_of(places_[at(r)], here)}, fmt::format("rank {}", r));
-  if (world_.rank == world_.ranks - 1) return;
+  if (world_.rank == world_.ranks - 1) return std::nullopt;
   Reception reception(std::move(listeners_), own_);
   accept_from_ranks_after(world_.rank, reception);
+  return std::nullopt;
 }
 
 }  // namespace
 
-std::vector<Socket> meet(const TcpWorld& world) { return TcpMeeting(world).sockets(); }
+Met meet(const TcpWorld& world) { return TcpMeeting(world).meet(); }
 
 }  // namespace sextant

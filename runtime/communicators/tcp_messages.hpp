@@ -14,7 +14,7 @@ namespace sextant {
 // a new epoch. left_out: the others go on without the one that reads this.
 enum class MessageKind : std::uint32_t { data, abort, goodbye, call, answer, here, members, left_out };
 
-constexpr std::uint32_t kMessagesMagic = 0x73787433;  // "sxt3": this version of the messages
+constexpr std::uint32_t kMessagesMagic = 0x73787434;  // "sxt4": this version of the messages
 
 struct MessageHeader {
   std::uint32_t magic = kMessagesMagic;  // both ends are in step

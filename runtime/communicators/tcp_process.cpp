@@ -44,8 +44,10 @@ std::string_view text_of(const std::vector<std::byte>& payload) {
 
 }  // namespace
 
-TcpProcess::TcpProcess(const TcpWorld& world) : rank_(world.rank), outlives_(world.outlives_ranks) {
-  for (Socket& socket : meet(world)) {
+TcpProcess::TcpProcess(const TcpWorld& world) : outlives_(world.outlives_ranks) {
+  Met met = meet(world);
+  rank_ = met.rank, joined_ = met.joined;
+  for (Socket& socket : met.sockets) {
     members_.push_back(static_cast<int>(peers_.size()));
     auto& peer = peers_.emplace_back();
     if (socket.fd() < 0) continue;  // this process

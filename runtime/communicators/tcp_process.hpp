@@ -44,6 +44,7 @@ class TcpProcess {
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
+  bool joined() const { return joined_; }
   // Of the present epoch, by their ranks in the first one, ascending.
   std::vector<int> members() const;
   std::uint64_t epoch() const;
@@ -107,6 +108,7 @@ class TcpProcess {
   std::vector<int> awaited() const;  // for whose messages a recv waits now; under mutex_
 
   int rank_ = 0;
+  bool joined_ = false;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; none for this process
   mutable std::mutex mutex_;
   std::condition_variable arrived_;

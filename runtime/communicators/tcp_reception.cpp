@@ -18,6 +18,24 @@ constexpr std::chrono::seconds kToProve{10};
 
 }  // namespace
 
+std::vector<Socket> listeners_of_job(const std::string& on, int port) {
+  std::vector<Socket> listeners;
+  bool loopback_alone = true;
+  for (const SocketAddress& address : resolve(on, port)) {
+    Socket s = listen_at(address);
+    if (s.fd() < 0 && (errno == EADDRINUSE || errno == EACCES) && listeners.empty())
+      fail_with_errno(fmt::format("port {} of {} cannot be taken", port, on));
+    if (s.fd() < 0) continue;
+    loopback_alone &= address.loopback();
+    listeners.push_back(std::move(s));
+  }
+  if (loopback_alone && !written_as_loopback(on)) {
+    listeners.clear();
+    listeners = listen_everywhere(port);
+  }
+  return listeners;
+}
+
 std::optional<Reception::Guest> Reception::next(const Judge& judge, Until until) {
   std::vector<pollfd> waits;
   do {

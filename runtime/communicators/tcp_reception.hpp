@@ -12,6 +12,11 @@
 
 namespace sextant {
 
+// At the addresses of a job that lead to the others. Everywhere where these are not known: the name of this machine that its own
+// hosts file gives to the loopback (127.0.1.1), or an address that another machine passes on. Throws BackendError when the port
+// is taken.
+std::vector<Socket> listeners_of_job(const std::string& address, int port);
+
 class Reception {
  public:
   Reception(std::vector<Socket> listeners, const Member& own) : listeners_(std::move(listeners)), own_(own) {}

@@ -108,7 +108,6 @@ std::string blame(const HoldUps& who) {
 std::unique_ptr<Communicator> start_processes(const TrainingRun& run, bool outlives_ranks) {
   if (!run.tcp) return start_mpi(run);
   TcpWorld tcp = *run.tcp;
-  tcp.stop = run.stop;
   tcp.outlives_ranks = outlives_ranks;
   return make_tcp_world(tcp);
 }

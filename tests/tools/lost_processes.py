@@ -3,9 +3,10 @@
 
 System: four processes that meet over TCP (--comm env), a tiny model, real steps. Expectation: those that are left end
 well with every step once, and their losses are those of an undisturbed run within 1e-4; where each piece of state has
-a living copy no step is lost, else those since the newest checkpoint and no more. Without --adapt the job ends, as ever.
+a living copy no step is lost, else those since the newest checkpoint and no more. One that is started again is taken in. Without --adapt the job ends, as ever.
 
-  lost_processes.py --sextant SEXTANT [--only CASE]... [--kills N] [--seed S]     --kills: at random moments, beside the cases
+  lost_processes.py --sextant SEXTANT [--only CASE]... [--kills N] [--returns N] [--seed S]
+  --kills, --returns: at random moments, beside the cases
 """
 
 import argparse
@@ -32,7 +33,9 @@ REPLICAS, SHARDS = "dp4.z0.mbs3", "dp4.z3.mbs3"  # 12 sequences a step: for 4, 3
 # Each piece of state with two ranks or more; of shards updates overlap with exchanges.
 TWO_COPIES = (REPLICAS, "dp4.z1.mbs3.sd2", "dp4.z3.mbs3.sd2", "tp2.dp2.z0.mbs6", "pp2.dp2.z0.mbs3")
 RANKS = 4
+CHALLENGE_BYTES = 4 + 32  # a magic number and a nonce
 TOLERANCE = 1e-4
+OVER_CHANGES = 1e-3  # hundreds of steps whose sums have had several orders
 WAIT_S = 120
 
 
@@ -48,7 +51,7 @@ def require(condition, what):
 class Job:
     """Processes of one run, in a folder of their own."""
 
-    def __init__(self, trial, plan, steps, *options, adapt=True, events="", save_every=0):
+    def __init__(self, trial, plan, steps, *options, adapt=True, events="", save_every=0, ranks=RANKS):
         self.folder = pathlib.Path(tempfile.mkdtemp(dir=trial.folder))
         self.run = self.folder / "run"
         command = [trial.sextant, "run", str(trial.plan(plan)), "--comm", "env", "--steps", str(steps), "--threads", "1",
@@ -63,12 +66,19 @@ class Job:
         if save_every:
             command += ["--save-every", str(save_every)]
         self.port = free_port()
-        self.processes = []
-        for rank in range(RANKS):
-            environment = dict(trial.environment, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS),
-                               MASTER_ADDR="127.0.0.1", MASTER_PORT=str(self.port))
-            with open(self.folder / f"rank{rank}.txt", "w", encoding="utf-8") as out:
-                self.processes.append(subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT))
+        self.command, self.environment, self.ranks = command, trial.environment, ranks
+        self.processes = [self.start(rank, command) for rank in range(ranks)]
+
+    def start(self, rank, command):
+        ranks = max(self.ranks, rank + 1)
+        environment = dict(self.environment, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks),
+                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(self.port))
+        with open(self.folder / f"rank{rank}.txt", "a", encoding="utf-8") as out:
+            return subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
+
+    def start_again(self, rank):
+        process = self.start(rank, [*self.command, "--resume"])
+        self.processes[rank:rank + 1] = [process]
 
     def text(self, rank):
         return (self.folder / f"rank{rank}.txt").read_text(encoding="utf-8", errors="replace")
@@ -112,7 +122,7 @@ class Job:
         return [p.returncode for p in self.processes]
 
     def all_text(self):
-        return "\n".join(f"--- rank {rank}: {self.processes[rank].poll()}\n{self.text(rank)[-1500:]}" for rank in range(RANKS))
+        return "\n".join(f"--- rank {rank}: {self.processes[rank].poll()}\n{self.text(rank)[-1500:]}" for rank in range(len(self.processes)))
 
 
 def free_port():
@@ -147,7 +157,7 @@ class Trial:
             self.undisturbed[steps] = [step["loss"] for step in json.loads(out)["steps"]]
         return self.undisturbed[steps]
 
-    def check(self, job, steps, killed, most_lost=0):
+    def check(self, job, steps, killed, most_lost=0, lost=True, tolerance=TOLERANCE):
         """The job has ended as it should when these ranks were killed; steps lost in all."""
         codes = job.end()
         for rank, code in enumerate(codes):
@@ -156,13 +166,13 @@ class Trial:
         done = job.steps()
         require([s["step"] for s in done] == list(range(steps)), f"steps {[s['step'] for s in done]}")
         for step, loss in zip(done, self.losses(steps)):
-            require(abs(step["loss"] - loss) <= TOLERANCE * loss, f"step {step['step']}: loss {step['loss']}, {loss} undisturbed")
-        lost = [line["steps_lost"] for line in job.decisions() if "steps_lost" in line]
+            require(abs(step["loss"] - loss) <= tolerance * loss, f"step {step['step']}: loss {step['loss']}, {loss} undisturbed")
+        gone = [line["steps_lost"] for line in job.decisions() if "steps_lost" in line]
         numbers = [line["decision"] for line in job.decisions() if "decision" in line]
         require(numbers == sorted(set(numbers)), f"decisions {numbers}")
-        require(any(line.get("kind") == "lost" for line in job.decisions()), f"no decision: {job.decisions()}")
-        require(lost and sum(lost) <= most_lost, f"steps lost {lost}: {job.decisions()}")
-        return sum(lost)
+        require(not lost or any(line.get("kind") == "lost" for line in job.decisions()), f"no decision: {job.decisions()}")
+        require((gone or not lost) and sum(gone) <= most_lost, f"steps lost {gone}: {job.decisions()}")
+        return sum(gone)
 
 
 def replicas(trial):
@@ -258,20 +268,85 @@ def two(trial):
 
 
 def strangers(trial):
-    """Whoever connects while those that are left meet finds nobody who listens."""
+    """Whoever connects while those that are left meet, and afterwards, hears a random number and no more."""
     job = Job(trial, REPLICAS, 150)
     job.wait_for_step(40)
     job.kill(1)
-    answered = 0
+    longest = 0
     while any(p.poll() is None for p in job.processes):
         try:
             with socket.create_connection(("127.0.0.1", job.port), 0.2) as one:
-                one.sendall(b"GET / HTTP/1.0\r\n\r\n")
-                answered += 1
+                one.sendall(b"GET / HTTP/1.0\r\n\r\n" * 20)
+                one.settimeout(0.5)
+                heard = 0
+                while part := one.recv(4096):
+                    heard += len(part)
+                longest = max(longest, heard)
         except OSError:
             time.sleep(0.005)
-    require(answered == 0, f"{answered} strangers were let in")
+    require(longest <= CHALLENGE_BYTES, f"a stranger heard {longest} bytes")
     trial.check(job, 150, {1})
+
+
+def comes_back(trial, rank=2, plan=REPLICAS, steps=200):
+    """One that was killed is started again, by the same command with --resume: it waits, a layout takes it in, and all end well."""
+    job = Job(trial, plan, steps, "--deadline", "20", save_every=50)
+    job.wait_for_step(20)
+    job.kill(rank)
+    job.wait_for(lambda: any("steps_lost" in line for line in job.decisions()), "a layout for three")
+    job.start_again(rank)
+    trial.check(job, steps, {}, tolerance=OVER_CHANGES)
+    joined = [line for line in job.decisions() if line.get("trigger") == "joined"]
+    require(joined and joined[-1]["kind"] == "change" and "dp4" in joined[-1]["to"]["plan"], f"{rank}: {job.decisions()}")
+    require("the job is under way" in job.text(rank), job.text(rank))
+
+
+def comes_back_as_any(trial):
+    """As the rank that the job began with; and where shards have two copies."""
+    comes_back(trial, 0)
+    comes_back(trial, 1, "dp4.z3.mbs3.sd2")
+
+
+def comes_and_goes(trial):
+    """One that waits is killed, comes again, is taken in, and is killed as a member; then another one is."""
+    job = Job(trial, REPLICAS, 600, save_every=50)
+    job.wait_for_step(30)
+    job.kill(3)
+    job.wait_for(lambda: any("steps_lost" in line for line in job.decisions()), "a layout for three")
+    job.start_again(3)
+    time.sleep(0.3)
+    job.kill(3)
+    job.processes[3].wait()
+    job.start_again(3)
+    job.wait_for(lambda: sum("changed" in line for line in job.decisions()) >= 2, "a layout for four")
+    job.wait_for_step(len(job.steps()) + 20)
+    job.kill(3)
+    job.wait_for(lambda: sum(line.get("kind") == "lost" and "to" in line for line in job.decisions()) >= 2, "the second loss")
+    job.wait_for_step(len(job.steps()) + 20)
+    job.kill(0)
+    trial.check(job, 600, {0, 3}, most_lost=100, tolerance=OVER_CHANGES)
+
+
+def one_more(trial):
+    """Three were started where the machine has place for four: the fourth comes later."""
+    job = Job(trial, REPLICAS, 400, ranks=3)
+    job.wait_for_step(30)
+    job.start_again(3)
+    trial.check(job, 400, {}, lost=False, tolerance=OVER_CHANGES)
+    require("dp4" in [line["to"]["plan"] for line in job.decisions() if line.get("trigger") == "joined"][-1], f"{job.decisions()}")
+
+
+def comes_too_late(trial):
+    """Over a few steps a change does not pay: who waits is told when the run ends, and the others notice nothing."""
+    job = Job(trial, REPLICAS, 60)
+    job.wait_for_step(30)
+    job.kill(1)
+    job.wait_for_step(50)
+    job.start_again(1)
+    codes = job.end()
+    require(codes[0] == codes[2] == codes[3] == 0, f"codes {codes}: {job.all_text()}")
+    require([s["step"] for s in job.steps()] == list(range(60)), "every step once")
+    require(codes[1] in (0, 7), f"codes {codes}: {job.text(1)}")
 
 
 def silent(trial):
@@ -300,7 +375,7 @@ def without_adapt(trial):
 def refused(trial):
     """Processes do not join a run; nor is one killed on purpose that would end the job."""
     job = Job(trial, REPLICAS, 30, events="step 12 join 1")
-    require(job.end() == [3] * RANKS and "resume --adapt" in job.text(0), job.all_text())
+    require(job.end() == [3] * RANKS and "start one more process" in job.text(0), job.all_text())
     job = Job(trial, REPLICAS, 30, adapt=False, events="step 12 kill rank 1")
     require(job.end() == [3] * RANKS and "add --adapt" in job.text(0), job.all_text())
 
@@ -329,7 +404,43 @@ def at_random(trial, kills, seed):
           f"(median), {stood[-1]:.3f} s at most")
 
 
-CASES = [replicas, somebody_outside, the_first, no_replicas, no_copy_at_all, while_saving, while_changing, two, strangers, silent,
+def returns_at_random(trial, times, seed):
+    """kill -9 and another start of any process at any moments, also before it has been taken in: the job goes on, and loses no more
+    than the steps since a checkpoint."""
+    chance = random.Random(seed)
+    taken = not_yet = 0
+    stood = []
+    for time_ in range(times):
+        plan, save_every = chance.choice(TWO_COPIES), chance.choice((5, 10))
+        job = Job(trial, plan, 400, save_every=save_every)
+        told = f"time {time_}, seed {seed}, {plan} --save-every {save_every}"
+        try:
+            job.wait_for_step(chance.randrange(2, 30))
+            for _ in range(3):
+                rank = chance.randrange(RANKS)
+                job.kill(rank)
+                job.processes[rank].wait()
+                time.sleep(chance.choice((0, 0, 0.05, 0.5, 1)) * chance.random())
+                job.start_again(rank)
+                time.sleep(chance.random() * 2)
+            codes = job.end()
+            # Who waits in the end is told that it is over; who came when all were about to end finds nobody.
+            require(codes.count(0) >= 2 and all(code in (0, 7) for code in codes), f"codes {codes}: {job.all_text()}")
+            require([s["step"] for s in job.steps()] == list(range(400)), f"steps: {job.all_text()}")
+            for step, loss in zip(job.steps(), trial.losses(400)):
+                require(abs(step["loss"] - loss) <= OVER_CHANGES * loss, f"step {step['step']}: loss {step['loss']}, {loss} undisturbed")
+        except Failure as failure:
+            raise Failure(f"{told}: {failure}") from failure
+        taken += sum(line.get("trigger") == "joined" and line["kind"] == "change" for line in job.decisions())
+        not_yet += codes.count(7)
+        stood += [line["stood_still_s"] for line in job.decisions() if "stood_still_s" in line]
+        shutil.rmtree(job.folder)
+    stood.sort()
+    print(f"{3 * times} times a process was killed and started again: {taken} taken in, {not_yet} waited when the run ended; stood still for "
+          f"{stood[len(stood) // 2]:.3f} s (median), {stood[-1]:.3f} s at most")
+
+
+CASES = [comes_back, comes_back_as_any, comes_and_goes, one_more, comes_too_late, replicas, somebody_outside, the_first, no_replicas, no_copy_at_all, while_saving, while_changing, two, strangers, silent,
          without_adapt, refused]
 
 
@@ -338,6 +449,7 @@ def main():
     parser.add_argument("--sextant", required=True)
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--returns", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     o = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp())
@@ -346,7 +458,8 @@ def main():
         trial = Trial(os.path.abspath(o.sextant), folder)
         cases = [case for case in CASES if not o.only or case.__name__ in o.only]
         for name, case in [(c.__name__, lambda c=c: c(trial)) for c in cases] + (
-                [("at_random", lambda: at_random(trial, o.kills, o.seed))] if o.kills else []):
+                [("at_random", lambda: at_random(trial, o.kills, o.seed))] if o.kills else []) + (
+                [("returns_at_random", lambda: returns_at_random(trial, o.returns, o.seed))] if o.returns else []):
             began = time.monotonic()
             try:
                 case()

@@ -55,7 +55,12 @@ AdaptiveRun::AdaptiveRun(const AdaptOptions& options, const RunningOptions& runn
       steps_(steps),
       hooks_(std::move(hooks)) {}
 
-ClusterSpec AdaptiveRun::believed() const { return policy_ ? policy_->belief().cluster() : given_; }
+ClusterSpec AdaptiveRun::believed() const {
+  if (policy_) return policy_->belief().cluster();
+  ClusterSpec cluster = given_;
+  for (const GpuPlace& gpu : lost_) cluster.defects.push_back(missing(gpu));
+  return cluster;
+}
 
 AdaptiveRun::~AdaptiveRun() {
   if (building_.valid()) building_.wait();
@@ -93,6 +98,7 @@ PlanFile AdaptiveRun::plan_for(int ranks) const {
 
 void AdaptiveRun::meet(std::unique_ptr<Runnable>& runnable) {
   processes_.emplace(hooks_.meet(*runnable, outlives_ranks()), hooks_.deadline);
+  if (processes_->world().joined()) return join(runnable);
   const int ranks = processes_->world().size();
   if (!options_.adapt || ranks == file_.plan.world()) return;
   if (ranks > with_none_missing(file_.cluster).gpus()) return;  // the run refuses them
@@ -120,20 +126,36 @@ RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
                   running_.processes() ? LayoutSearch::Idle::none : LayoutSearch::Idle::some);
   if (running_.processes()) meet(runnable);
   given_ = file_.cluster;
+  const std::vector<GpuPlace> started = usable_gpus(given_);
+  if (outlives_ranks()) {  // a process may come to each of them
+    given_ = with_none_missing(given_);
+    for (const GpuPlace& gpu : usable_gpus(given_)) {
+      const bool here = std::ranges::find(started, gpu) != started.end();
+      if (!here && !joined_at_) lost_.insert(gpu);
+      places_.push_back(gpu);
+    }
+    std::ranges::stable_partition(
+        places_, [&](const GpuPlace& gpu) { return std::ranges::find(started, gpu) != started.end(); });
+  }
   if (!options_.inject.empty())
-    events_ = ClusterEvents(read_text_file(options_.inject), options_.inject, given_);
+    events_ = ClusterEvents(read_text_file(options_.inject), options_.inject, file_.cluster);
   for (const ClusterEvent& e : events_.events())
     if (processes_ && (e.joins > 0 || (e.defect.missing && options_.adapt && !outlives_ranks())))
       throw ConfigError(Problem{options_.inject, e.text, e.joins > 0 ? "ranks that come" : "ranks that go",
                                 outlives_ranks() ? "events that slow the machine, or kill"
                                                  : "events that slow the machine, with these processes",
-                                "end a process, and start them again with --resume --adapt"});
+                                e.joins > 0 && outlives_ranks()
+                                    ? "start one more process, with --resume: it is taken in by itself"
+                                    : "end a process, and start them again with --resume --adapt"});
     else if (!options_.adapt && (e.joins > 0 || e.defect.missing))
       throw ConfigError(Problem{options_.inject, e.text, "ranks that come and go",
                                 "events that slow the machine", "add --adapt, or the run would end there"});
-  layout_ = layout_on(file_.plan, given_, given_);
-  gpus_ = usable_gpus(given_);
+  if (!joined_at_) {
+    layout_ = layout_on(file_.plan, file_.cluster, file_.cluster);
+    gpus_ = started;
+  }
   if (processes_) own_gpu_ = gpus_.at(static_cast<std::size_t>(processes_->world().rank()));
+  open_entrance(*runnable);
   std::int64_t done = 0;
   for (bool first = true;; first = false) {
     std::int64_t step = 0;
@@ -143,9 +165,15 @@ RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
       if (!result.changing && !result.lost) return result;
       if (result.changing) {
         if (untold_ || !next_) spread_next();  // decided behind the last step that processes shared
+        auto next = building_.get();
+        if (processes_ && next_->plan.world() > processes_->world().size() &&
+            !take_in(*runnable, next->file())) {
+          go_on_without_lost(runnable, processes_->least(carried_step().last));
+          continue;
+        }
         layout_ = *std::exchange(next_, std::nullopt);
         if (!processes_) keep_by_gpu(std::exchange(gpus_, usable_gpus(used_by(layout_, believed()))));
-        runnable = building_.get();
+        runnable = std::move(next);
         continue;
       }
       step = next_step_;
@@ -198,6 +226,7 @@ void AdaptiveRun::keep_by_gpu(const std::vector<GpuPlace>& before) {
 
 RunResult AdaptiveRun::train_layout(const Runnable& runnable, bool first) {
   TrainingRun run = hooks_.prepare(runnable, first);
+  if (first && joined_at_) run.resume = nullptr;  // the others have its state
   if (first && run.resume) start_ = next_step_ = reached_ = run.resume->manifest().clock.step;
   attach(run, runnable);
   if (processes_) run.world = &processes_->world();
@@ -271,12 +300,13 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
   observer_ = std::make_unique<StepObserver>(runnable.graph(), sound_times(runnable, run.expected, presets_),
                                              topology, given_.nodes);
   if (!decides()) return;
-  run.time_to_change = [this] { return time_to_change(); };
+  run.time_to_change = [this, &runnable] { return time_to_change(runnable); };
   if (policy_ || trial_) return;
   if (options_.budget > 0 && next_step_ < steps_) {
     const std::int64_t left = steps_ - next_step_;
-    trial_.emplace(search_->kinds(layout_, given_, kShortlist), left,
-                   TrialBudget{.share = options_.budget / 100, .pause = search_->move(layout_, given_)});
+    const ClusterSpec cluster = believed();
+    trial_.emplace(search_->kinds(layout_, cluster, kShortlist), left,
+                   TrialBudget{.share = options_.budget / 100, .pause = search_->move(layout_, cluster)});
     if (!trial_->next()) {
       if (trial_->left_out() > 0)
         hooks_.tell(
@@ -300,15 +330,20 @@ void AdaptiveRun::play_machine() {
 
 void AdaptiveRun::begin_watch(const Layout& layout) {
   AdaptationOptions options;
-  if (processes_) options.decided = hooks_.decisions.last();
+  if (processes_) {
+    options.decided = hooks_.decisions.last();
+    options.lost.assign(lost_.begin(), lost_.end());
+    options.leaves_idle = false;
+  }
   policy_.emplace(given_, layout, search_->tools(), options);
 }
 
-bool AdaptiveRun::time_to_change() {
+bool AdaptiveRun::time_to_change(const Runnable& present) {
   using namespace std::chrono_literals;
   if (!processes_ && trial_ && !events_.lost(reached_).empty()) end_trial();
   if (!next_ && trial_) look_at_trial();
   if (!processes_ && !trial_) look_for_lost();
+  if (outlives_ranks()) look_for_newcomers(present);
   while (const auto seen = observer_->take()) {
     if (next_ || !policy_) continue;  // of a layout that is about to go
     const bool searching = policy_->searching();

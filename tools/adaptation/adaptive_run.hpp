@@ -16,6 +16,7 @@
 #include "planner/adaptation/adaptation_policy.hpp"
 #include "planner/adaptation/start_trial.hpp"
 #include "planner/adaptation/step_observer.hpp"
+#include "runtime/communicators/tcp_entrance.hpp"
 #include "runtime/training/training_run.hpp"
 #include "tools/adaptation/adapt_options.hpp"
 #include "tools/adaptation/decision_log.hpp"
@@ -37,7 +38,8 @@ class AdaptiveRun {
     std::function<void(const StepReport&)> report;  // a step that is done
     // Where ranks are processes: meets the others of the job, which is to outlive some of them or not.
     std::function<std::unique_ptr<Communicator>(const Runnable&, bool outlives_ranks)> meet = {};
-    Seconds deadline{60};  // for a process that shows no sign of life
+    std::function<TcpWorld(const Runnable&)> job = {};  // as it was launched, where they meet over TCP
+    Seconds deadline{60};                               // for a process that shows no sign of life
   };
   AdaptiveRun(const AdaptOptions&, const RunningOptions&, std::string profile, std::filesystem::path presets,
               std::int64_t steps, Hooks);
@@ -67,11 +69,21 @@ class AdaptiveRun {
   std::string heard_of_first(const std::function<std::string()>& say);
   void end_where_killed() const;
 
+  // joined_processes.cpp: processes that come while the run is under way.
+  void open_entrance(const Runnable&);  // on the first
+  void look_for_newcomers(const Runnable&);
+  void forget_newcomers();  // before a search without them
+  // All of them, for the next layout, which has more ranks. False: the run goes on without them.
+  bool take_in(const Runnable& present, const PlanFile& next);
+  std::string seating(int ranks);         // empty: they have gone meanwhile
+  void welcome(const PlanFile& next);     // on those that were there, once all have met
+  void join(std::unique_ptr<Runnable>&);  // the other side
+
   RunResult train_layout(const Runnable&, bool first);
   const Checkpoint& back_to_checkpoint(const std::string& missing);  // throws where there is none
   void attach(TrainingRun&, const Runnable&);
   void play_machine();  // the emulated one, as events say
-  bool time_to_change();
+  bool time_to_change(const Runnable&);
   void look_at_trial();
   void look_for_lost();
   void end_trial();
@@ -89,7 +101,7 @@ class AdaptiveRun {
   const std::int64_t steps_;
   const Hooks hooks_;
 
-  ClusterSpec given_;
+  ClusterSpec given_;  // with all GPUs to which a process may come
   ClusterEvents events_;
   PlanFile file_;  // of the first layout
   Layout layout_;
@@ -100,6 +112,13 @@ class AdaptiveRun {
   std::unique_ptr<EmulatedSpeeds> speeds_;
   std::unique_ptr<StepObserver> observer_;
   std::optional<RankProcesses> processes_;
+  std::unique_ptr<TcpEntrance> entrance_;
+  std::vector<GpuPlace> places_;  // by the rank as which a process comes
+  std::set<GpuPlace> waiting_;    // of those that the policy knows of
+  int generation_ = 0;            // how often processes have been let in
+  std::chrono::steady_clock::time_point entrance_tried_;
+  bool closed_told_ = false;
+  std::optional<std::int64_t> joined_at_;  // the step from which on this process is one of them
   CarriedState carried_;
   std::int64_t start_ = 0, next_step_ = 0;
   std::int64_t reached_ = 0;        // the machine does not go back to a checkpoint with the run

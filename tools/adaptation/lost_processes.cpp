@@ -58,6 +58,7 @@ void AdaptiveRun::go_on_without_lost(std::unique_ptr<Runnable>& runnable, std::i
       }
       find_state(step);
       runnable = std::move(next);
+      open_entrance(*runnable);
       lost_.insert(just_lost_.begin(), just_lost_.end());
       just_lost_.clear();
       return;
@@ -100,15 +101,15 @@ void AdaptiveRun::spread_carried() {
 }
 
 std::string AdaptiveRun::plan_without_lost(std::int64_t step) {
-  if (!policy_) {  // another process has led, or the run was trying layouts
-    layout_.idle.assign(lost_.begin(), lost_.end());
-    begin_watch(layout_);
-  }
+  if (!policy_) begin_watch(layout_);  // another process has led, or the run was trying layouts
+  forget_newcomers();
   const Decision decision = policy_->lose(just_lost_, step - 1, steps_ - step);
   if (decision.kind == DecisionKind::no_layout)
     throw BackendError(decision.why +
                        "\n  --resume --adapt goes on from the newest checkpoint with another number");
   tell(decision);
+  if (decision.kind == DecisionKind::stay)
+    change_to(policy_->layout());  // who was to be taken in has not come
   if (!next_) throw BackendError("no layout for the ranks that are left: " + decision.why);
   return nlohmann::json(*std::exchange(untold_, std::nullopt)).dump();
 }
@@ -137,8 +138,10 @@ void AdaptiveRun::find_state(std::int64_t step) {
 
 // `--inject`: the process of a killed GPU really goes, without a word.
 void AdaptiveRun::end_where_killed() const {
-  const auto lost = events_.lost(reached_);
-  if (outlives_ranks() && std::ranges::find(lost, own_gpu_) != lost.end()) ::kill(::getpid(), SIGKILL);
+  const auto lost = events_.lost(reached_), before = events_.lost(joined_at_.value_or(-1));
+  if (outlives_ranks() && std::ranges::find(before, own_gpu_) == before.end() &&
+      std::ranges::find(lost, own_gpu_) != lost.end())
+    ::kill(::getpid(), SIGKILL);
 }
 
 }  // namespace sextant

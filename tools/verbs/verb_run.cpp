@@ -146,6 +146,9 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
     training.deadline_floor = Seconds(o.deadline_s);
     training.on_late = [&](const std::string& report) { end_soon(session.terminal, report); };
     training.stop = &interrupt.stopped();
+    if (training.tcp)
+      training.tcp->stop = training.stop,
+      training.tcp->tell = [&](const std::string& what) { warn(session.terminal, what); };
     return training;
   };
   // The run under a layout; `first`: the one that begins it.
@@ -226,6 +229,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
        .folder = folder,
        .report = [&](const StepReport& report) { log.add(report); },
        .meet = [&](const Runnable& r, bool outlives) { return start_processes(watched(r), outlives); },
+       .job = [&](const Runnable& r) { return *watched(r).tcp; },
        .deadline = Seconds(o.deadline_s)});
   RunResult result = adapt.asked() ? adaptive.train(runnable) : train(prepare(*runnable, true));
   result.measured.device = runnable->on_gpu() ? machine_of(o.running) : inspect_machine().cpu;

@@ -27,12 +27,6 @@ using namespace std::chrono_literals;
 const NativeStream kHost{};
 constexpr Seconds kPatience{20};
 
-TcpWorld outliving(int rank, int ranks, int port) {
-  TcpWorld world = world_of(rank, ranks, port);
-  world.outlives_ranks = true;
-  return world;
-}
-
 // What a rank does that dies: it is sent elsewhere before threads begin here.
 pid_t start_dying(int rank, int ranks, int port, const RankBody& body) {
   const pid_t child = fork();
@@ -43,12 +37,6 @@ pid_t start_dying(int rank, int ranks, int port, const RankBody& body) {
   } catch (const std::exception&) {  // it dies all the same
   }
   _exit(0);  // without a word: the world is not taken down
-}
-
-double sum_of_ranks(Communicator& c) {
-  double x = c.rank() + 1;
-  c.all_reduce(&x, &x, 1, Dtype::fp64, Reduction::sum, kHost);
-  return x;
 }
 
 // Until somebody is lost.

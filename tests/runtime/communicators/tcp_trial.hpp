@@ -37,6 +37,20 @@ inline TcpWorld world_of(int rank, int ranks, int port, double patience_s = 20) 
           .patience = Seconds(patience_s)};
 }
 
+// Of a job that outlives some of its ranks; `generation`: of its meeting.
+inline TcpWorld outliving(int rank, int ranks, int port, int generation = 0) {
+  TcpWorld world = world_of(rank, ranks, port);
+  world.outlives_ranks = true, world.generation = generation;
+  return world;
+}
+
+// Counted from 1.
+inline double sum_of_ranks(Communicator& c) {
+  double x = c.rank() + 1;
+  c.all_reduce(&x, &x, 1, Dtype::fp64, Reduction::sum, {});
+  return x;
+}
+
 // One rank's part of a job, on a thread.
 inline std::future<void> start_rank(const TcpWorld& world, const RankBody& body) {
   return std::async(std::launch::async, [world, body] {
