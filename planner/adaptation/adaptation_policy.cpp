@@ -193,7 +193,9 @@ void AdaptationPolicy::measured(const Layout& layout, Seconds step) {
 void AdaptationPolicy::changed(Seconds took) {
   SEXTANT_CHECK(trial_.has_value(), "a decision to change");
   layout_ = trial_->decision.to;
-  restart_ = std::max(Seconds(0), took - (trial_->decision.move - restart_));
+  // What else a loss takes (those that are left meet, a checkpoint is read) says nothing of a change that is chosen.
+  if (trial_->decision.kind != DecisionKind::lost)
+    restart_ = std::max(Seconds(0), took - (trial_->decision.move - restart_));
   watch();
 }
 
