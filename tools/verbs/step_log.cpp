@@ -1,10 +1,13 @@
 #include "tools/verbs/step_log.hpp"
 
 #include <ostream>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "tools/inputs/planning.hpp"
+#include "tools/terminal/bar.hpp"
 
 namespace sextant {
 namespace {
@@ -63,6 +66,22 @@ void StepLog::add_evaluation(const nlohmann::ordered_json& line, const std::stri
 void StepLog::tell(const std::string& what) {
   if (session_.common.json) return;
   session_.terminal.out << wrapped_answer(session_.terminal, "       " + what) << std::flush;
+}
+
+void StepLog::print_curves() const {
+  constexpr std::size_t kFewest = 3;
+  constexpr int kColumns = 40;
+  if (steps_.size() < kFewest) return;
+  auto& out = session_.terminal.out;
+  out << '\n';
+  for (const auto& [key, what] : {std::pair{"loss", "loss"}, {"tokens_per_s", "tokens/s"}}) {
+    std::vector<double> values;
+    for (const auto& step : steps_)
+      if (step.at(key).is_number()) values.push_back(step.at(key).get<double>());
+    if (values.empty()) continue;
+    out << fmt::format("{:<9}{} {:.4g} to {:.4g}\n", what, curve_text(session_.terminal, values, kColumns),
+                       values.front(), values.back());
+  }
 }
 
 }  // namespace sextant

@@ -21,6 +21,7 @@ class StepLog {
   void add(const StepReport&);
   void add_evaluation(const nlohmann::ordered_json& line, const std::string& text);
   void tell(const std::string& what);
+  void print_curves() const;  // loss and throughput in a line each, where there are steps enough
   const nlohmann::ordered_json& steps() const { return steps_; }
   const nlohmann::ordered_json& evaluations() const { return evaluations_; }
 

@@ -28,7 +28,6 @@
 #include "tools/inputs/version.hpp"
 #include "tools/inputs/weights.hpp"
 #include "tools/output/comparison_text.hpp"
-#include "tools/terminal/bar.hpp"
 #include "tools/terminal/interrupt.hpp"
 #include "tools/verbs/profile_machine.hpp"
 #include "tools/verbs/step_log.hpp"
@@ -64,23 +63,6 @@ std::string heading(const Runnable& runnable) {
                                        runnable.works_measured(), works, runnable.profile()->file,
                                        runnable.works_measured() > 0 ? "" : ", a profile of other plans",
                                        shares_text(*runnable.rests_on())));
-}
-
-// Loss and throughput of the run in a line each, where it has steps enough for a curve.
-void print_curves(Session& session, const Json& steps) {
-  constexpr std::size_t kFewest = 3;
-  constexpr int kColumns = 40;
-  if (steps.size() < kFewest) return;
-  session.terminal.out << '\n';
-  for (const auto& [key, what] : {std::pair{"loss", "loss"}, {"tokens_per_s", "tokens/s"}}) {
-    std::vector<double> values;
-    for (const Json& step : steps)
-      if (step.at(key).is_number()) values.push_back(step.at(key).get<double>());
-    if (values.empty()) continue;
-    session.terminal.out << fmt::format("{:<9}{} {:.4g} to {:.4g}\n", what,
-                                        curve_text(session.terminal, values, kColumns), values.front(),
-                                        values.back());
-  }
 }
 
 ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const AdaptOptions& adapt,
@@ -275,7 +257,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
     if (data.given()) answer["data"] = data.identity(), answer["evaluations"] = log.evaluations();
     print_json(session, "run", answer);
   } else {
-    print_curves(session, log.steps());
+    log.print_curves();
     out << "\nthe last step, predicted and measured:\n\n";
     print_comparison(session, comparison);
     if (result.stopped)
