@@ -32,4 +32,10 @@ std::string digest(std::span<const std::byte> bytes) {
   return hex_text(XXH3_128bits(bytes.data(), bytes.size()));
 }
 
+std::uint32_t short_digest(std::string_view text) {
+  constexpr std::size_t kDigits = 8;
+  constexpr int kHexadecimal = 16;
+  return static_cast<std::uint32_t>(std::stoul(digest(text).substr(0, kDigits), nullptr, kHexadecimal));
+}
+
 }  // namespace sextant

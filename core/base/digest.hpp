@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,6 +13,9 @@ namespace sextant {
 
 std::string digest(std::span<const std::byte>);  // 32 hexadecimal digits
 inline std::string digest(std::string_view text) { return digest(std::as_bytes(std::span(text))); }
+
+// Its first eight digits.
+std::uint32_t short_digest(std::string_view text);
 
 // The same of bytes that come piece by piece.
 class Digest {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -43,7 +44,8 @@ struct TcpWorld {
   const std::atomic<bool>* stop = nullptr;  // set: they need not go on waiting for each other
   // One that is gone without a word ends what is under way on all others (RankLost), not the job; the same on all ranks.
   bool outlives_ranks = false;
-  int generation = 0;  // how often the job has met before: above 0 it is under way (tcp_entrance.hpp)
+  int generation = 0;          // how often the job has met before: above 0 it is under way (tcp_entrance.hpp)
+  std::uint32_t settings = 0;  // of what is trained and how; one that comes later must have the same
   std::function<void(const std::string&)> tell = {};  // one that waits to be let in says so; may be empty
 };
 // How long those that are there and those that are let in look for each other.

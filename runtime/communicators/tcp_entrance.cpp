@@ -92,6 +92,7 @@ void TcpEntrance::receive(std::vector<Socket> listeners) {
 Admission TcpEntrance::judge(const Claim& claim) {
   if (claim.job != own_.claim.job) return Admission::other_job;
   if (claim.generation != 0) return Admission::not_now;
+  if (claim.settings != own_.claim.settings) return Admission::other_settings;
   if (claim.rank < 0 || claim.rank >= most_) return Admission::no_such_rank;
   const std::lock_guard lock(mutex_);
   forget_gone();

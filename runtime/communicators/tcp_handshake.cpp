@@ -29,6 +29,7 @@ bool send_at_once(int fd, const T& value) {
 Member::Member(const TcpWorld& world) : prover(world.secret) {
   claim.rank = world.rank, claim.ranks = world.ranks;
   claim.generation = static_cast<std::uint32_t>(world.generation);
+  claim.settings = world.settings;
   std::copy_n(world.job.begin(), std::min(world.job.size(), claim.job.size() - 1), claim.job.begin());
 }
 
@@ -53,6 +54,11 @@ std::string explain(Admission verdict, const Claim& own, const std::string& othe
       return fmt::format("rank {} is not one that {} waits for", own.rank, other);
     case Admission::came_twice:
       return fmt::format("a rank {} has come to {} already", own.rank, other);
+    case Admission::other_settings:
+      return fmt::format(
+          "rank {} was started with other settings than the job that is under way: it needs the "
+          "same options, --adapt among them, and the same data",
+          own.rank);
     case Admission::not_now:
       return fmt::format("rank {} has come while {} was meeting others", own.rank, other);
   }

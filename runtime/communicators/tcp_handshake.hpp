@@ -30,6 +30,7 @@ struct Claim {
   std::int32_t rank = 0, ranks = 0;
   std::uint32_t port = 0;  // on which it listens for later ranks; 0 for none
   std::uint32_t generation = 0;
+  std::uint32_t settings = 0;
   std::array<char, 64> job{};
 };
 struct Challenge {
@@ -43,7 +44,15 @@ struct Hello {
   Proof proof{};
 };
 // not_now: it is to try again.
-enum class Admission : std::uint32_t { accepted, other_size, other_job, no_such_rank, came_twice, not_now };
+enum class Admission : std::uint32_t {
+  accepted,
+  other_size,
+  other_job,
+  no_such_rank,
+  came_twice,
+  not_now,
+  other_settings
+};
 struct Welcome {
   Admission verdict = Admission::accepted;
   Proof proof{};

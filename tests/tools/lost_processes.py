@@ -76,8 +76,8 @@ class Job:
         with open(self.folder / f"rank{rank}.txt", "a", encoding="utf-8") as out:
             return subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
 
-    def start_again(self, rank):
-        process = self.start(rank, [*self.command, "--resume"])
+    def start_again(self, rank, *options):
+        process = self.start(rank, [*self.command, "--resume", *options])
         self.processes[rank:rank + 1] = [process]
 
     def text(self, rank):
@@ -327,6 +327,19 @@ def comes_and_goes(trial):
     trial.check(job, 600, {0, 3}, most_lost=100, tolerance=OVER_CHANGES)
 
 
+def comes_with_other_options(trial):
+    """Who would train otherwise is refused at the door, and the run goes on."""
+    job = Job(trial, REPLICAS, 150)
+    job.wait_for_step(20)
+    job.kill(2)
+    job.wait_for(lambda: any("steps_lost" in line for line in job.decisions()), "a layout for three")
+    job.start_again(2, "--lr", "0.5")
+    require(job.processes[2].wait(WAIT_S) == 7 and "other settings than the job" in job.text(2), job.text(2))
+    codes = job.end()
+    require(codes == [0, 0, 7, 0], f"codes {codes}: {job.all_text()}")
+    require([s["step"] for s in job.steps()] == list(range(150)), "every step once")
+
+
 def one_more(trial):
     """Three were started where the machine has place for four: the fourth comes later."""
     job = Job(trial, REPLICAS, 400, ranks=3)
@@ -440,7 +453,7 @@ def returns_at_random(trial, times, seed):
           f"{stood[len(stood) // 2]:.3f} s (median), {stood[-1]:.3f} s at most")
 
 
-CASES = [comes_back, comes_back_as_any, comes_and_goes, one_more, comes_too_late, replicas, somebody_outside, the_first, no_replicas, no_copy_at_all, while_saving, while_changing, two, strangers, silent,
+CASES = [comes_back, comes_back_as_any, comes_and_goes, comes_with_other_options, one_more, comes_too_late, replicas, somebody_outside, the_first, no_replicas, no_copy_at_all, while_saving, while_changing, two, strangers, silent,
          without_adapt, refused]
 
 

@@ -117,8 +117,8 @@ class AdaptiveRun {
   std::set<GpuPlace> waiting_;    // of those that the policy knows of
   int generation_ = 0;            // how often processes have been let in
   std::chrono::steady_clock::time_point entrance_tried_;
-  bool closed_told_ = false;
-  std::optional<std::int64_t> joined_at_;  // the step from which on this process is one of them
+  std::chrono::seconds entrance_waits_{1};  // before another try
+  std::optional<std::int64_t> joined_at_;   // the step from which on this process is one of them
   CarriedState carried_;
   std::int64_t start_ = 0, next_step_ = 0;
   std::int64_t reached_ = 0;        // the machine does not go back to a checkpoint with the run

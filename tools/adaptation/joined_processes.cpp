@@ -15,6 +15,9 @@
 namespace sextant {
 namespace {
 
+// Steps wait for a try, of up to a second where somebody else has the port.
+constexpr std::chrono::seconds kFirstWait{1}, kLongestWait{600};
+
 template <class Gpus>
 nlohmann::json places_json(const Gpus& gpus) {
   nlohmann::json places = nlohmann::json::array();
@@ -40,19 +43,20 @@ void AdaptiveRun::open_entrance(const Runnable& runnable) {
   std::set<int> here;
   for (const GpuPlace& gpu : gpus_) here.insert(rank_of(places_, gpu));
   if (entrance_) return entrance_->set_here(std::move(here));
-  entrance_tried_ = std::chrono::steady_clock::now();
   try {
     entrance_ = std::make_unique<TcpEntrance>(hooks_.job(runnable), std::move(here),
                                               static_cast<int>(places_.size()));
   } catch (const BackendError& e) {
-    if (!std::exchange(closed_told_, true))
-      hooks_.tell(fmt::format("no process can come to this run: {}", e.what()));
+    if (entrance_waits_ == kFirstWait)
+      hooks_.tell(fmt::format("no process can come to this run as yet: {}", e.what()));
+    entrance_tried_ = std::chrono::steady_clock::now();
+    entrance_waits_ = std::min(2 * entrance_waits_, kLongestWait);
   }
 }
 
 void AdaptiveRun::look_for_newcomers(const Runnable& present) {
-  constexpr std::chrono::seconds kTryAgain{2};
-  if (!entrance_ && std::chrono::steady_clock::now() > entrance_tried_ + kTryAgain) open_entrance(present);
+  if (!entrance_ && std::chrono::steady_clock::now() > entrance_tried_ + entrance_waits_)
+    open_entrance(present);
   if (!entrance_ || !policy_ || trial_ || next_) return;
   std::set<GpuPlace> now;
   for (const int rank : entrance_->waiting()) now.insert(places_.at(static_cast<std::size_t>(rank)));

@@ -122,15 +122,23 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
           Problem{"--record", "", missing, "CUPTI", "without --record operations are timed by events"});
     traced = std::make_unique<TracedSteps>(runnable->graph().plan.world());
   }
+  const std::string job_text =
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", o.running.products, o.steps, o.rate,
+                  o.final_ratio, o.warmup, o.weight_decay, o.clip, o.running.seed, o.init, data.tokens(),
+                  o.checkpoints.save_every, o.data.eval_every, o.data.eval_batches);
   // What ends a run under any layout, from when its ranks begin to look for each other.
   const auto watched = [&](const Runnable& layout) {
     TrainingRun training = layout.training();
     training.deadline_floor = Seconds(o.deadline_s);
     training.on_late = [&](const std::string& report) { end_soon(session.terminal, report); };
     training.stop = &interrupt.stopped();
-    if (training.tcp)
-      training.tcp->stop = training.stop,
-      training.tcp->tell = [&](const std::string& what) { warn(session.terminal, what); };
+    if (!training.tcp) return training;
+    training.tcp->stop = training.stop;
+    training.tcp->tell = [&](const std::string& what) { warn(session.terminal, what); };
+    const PlanFile& f = layout.file();
+    training.tcp->settings =
+        short_digest(fmt::format("{} {} {} {}", job_text, adapt.adapt, nlohmann::json(f.model).dump(),
+                                 nlohmann::json(f.training).dump()));
     return training;
   };
   // The run under a layout; `first`: the one that begins it.
@@ -154,10 +162,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
                           .total_steps = o.steps,
                           .weight_decay = o.weight_decay,
                           .clip_norm = o.clip};
-    training.job =
-        fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", o.running.products, o.steps, o.rate,
-                    o.final_ratio, o.warmup, o.weight_decay, o.clip, o.running.seed, o.init, data.tokens(),
-                    o.checkpoints.save_every, o.data.eval_every, o.data.eval_batches);
+    training.job = job_text;
     training.max_skipped = o.max_skipped;
     training.record = true;
     if (traced) training.timer = &traced->timer();

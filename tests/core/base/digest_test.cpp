@@ -10,6 +10,7 @@ namespace {
 TEST(Digest, IsXxh3) {
   EXPECT_EQ(digest(""), "99aa06d3014798d86001c324468d497f");
   EXPECT_EQ(digest("sextant"), "80f9ffefafc6781e2946202168425fe0");
+  EXPECT_EQ(short_digest("sextant"), 0x80f9ffefU);
 }
 
 TEST(Digest, OfPiecesIsThatOfTheWhole) {

@@ -131,6 +131,10 @@ TEST(TcpEntrance, WhoIsNotWantedIsToldWhyOrDropped) {
   EXPECT_NE(refusal(one).find("another job"), std::string::npos);
   EXPECT_NE(refusal(twice).find("has come to rank 0"), std::string::npos);
   EXPECT_NE(refusal(beyond).find("is not one that"), std::string::npos);
+  TcpWorld other_settings = outliving(3, 4, job.port);
+  other_settings.settings = 1;
+  auto unlike = come(other_settings);
+  EXPECT_NE(refusal(unlike).find("other settings"), std::string::npos);
   TcpWorld other_secret = outliving(3, 4, job.port);
   other_secret.secret = "another secret", other_secret.patience = Seconds(1.5);
   auto stranger = come(other_secret);
