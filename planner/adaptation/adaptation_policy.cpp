@@ -199,8 +199,6 @@ void AdaptationPolicy::changed(Seconds took) {
   watch();
 }
 
-void AdaptationPolicy::not_changed() { trial_.reset(); }
-
 std::optional<Decision> AdaptationPolicy::verify(std::int64_t step, std::int64_t steps_left) {
   if (!trial_ || recent_.size() < static_cast<std::size_t>(options_.verify_steps)) return std::nullopt;
   // The first step of a layout still connects and allocates.

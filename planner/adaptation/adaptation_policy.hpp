@@ -95,7 +95,6 @@ class AdaptationPolicy {
   // Behind every step. A decision that changes the layout is carried out by the caller, who then says how long it took.
   std::optional<Decision> observe(const StepObservation&, std::int64_t steps_left);
   void changed(Seconds took);
-  void not_changed();  // it could not be carried out
   // Ranks are gone, known at once; ranks are there again, a reason to search.
   Decision lose(const std::vector<GpuPlace>&, std::int64_t step, std::int64_t steps_left);
   void find(const std::vector<GpuPlace>&, std::int64_t step);

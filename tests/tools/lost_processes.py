@@ -122,7 +122,7 @@ class Job:
         return [p.returncode for p in self.processes]
 
     def all_text(self):
-        return "\n".join(f"--- rank {rank}: {self.processes[rank].poll()}\n{self.text(rank)[-1500:]}" for rank in range(len(self.processes)))
+        return "\n".join(f"--- rank {rank}: {self.processes[rank].poll()}\n{self.text(rank)[-6000:]}" for rank in range(len(self.processes)))
 
 
 def free_port():
@@ -309,7 +309,7 @@ def comes_back_as_any(trial):
 
 def comes_and_goes(trial):
     """One that waits is killed, comes again, is taken in, and is killed as a member; then another one is."""
-    job = Job(trial, REPLICAS, 600, save_every=50)
+    job = Job(trial, REPLICAS, 600, save_every=10)
     job.wait_for_step(30)
     job.kill(3)
     job.wait_for(lambda: any("steps_lost" in line for line in job.decisions()), "a layout for three")

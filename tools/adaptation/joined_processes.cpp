@@ -115,7 +115,7 @@ bool AdaptiveRun::take_in(const Runnable& present, const PlanFile& next) {
   if (processes_->least(grown ? 1 : 0) == 0) {
     just_lost_.assign(waiting_.begin(), waiting_.end());
     waiting_.clear();
-    if (decides()) policy_->not_changed();
+    policy_.reset();  // what it has decided, and tried, was with them
     decision_.reset();
     return false;
   }

@@ -108,8 +108,6 @@ std::string AdaptiveRun::plan_without_lost(std::int64_t step) {
     throw BackendError(decision.why +
                        "\n  --resume --adapt goes on from the newest checkpoint with another number");
   tell(decision);
-  if (decision.kind == DecisionKind::stay)
-    change_to(policy_->layout());  // who was to be taken in has not come
   if (!next_) throw BackendError("no layout for the ranks that are left: " + decision.why);
   return nlohmann::json(*std::exchange(untold_, std::nullopt)).dump();
 }
