@@ -274,8 +274,7 @@ void AdaptationPolicy::find(const std::vector<GpuPlace>& gpus, std::int64_t step
   std::vector<std::string> evidence = places_text(gpus, belief_.cluster().node.gpus, "is there again");
   // The plan goes on where it is: what is back is idle until a layout uses it.
   const auto known = std::ranges::find(tried_, layout_, &Tried::layout);
-  for (const GpuPlace& gpu : gpus)
-    if (std::ranges::find(layout_.idle, gpu) == layout_.idle.end()) layout_.idle.push_back(gpu);
+  for (const GpuPlace& gpu : gpus) layout_.idle.push_back(gpu);
   std::ranges::sort(layout_.idle);
   if (known != tried_.end()) known->layout = layout_;
   trial_.reset();

@@ -1,11 +1,8 @@
 #include "runtime/communicators/tcp_entrance.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <utility>
-
-#include <sys/socket.h>
 
 #include "core/base/error.hpp"
 #include "runtime/communicators/tcp_reception.hpp"
@@ -14,35 +11,20 @@ namespace sextant {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds kAsked{1};
+constexpr Seconds kAsked{1};
 
 TcpWorld as_rank_0(TcpWorld job) {
   job.rank = 0;
   return job;
 }
 
-// A few bytes behind a handshake: its buffer has room, or it is not worth waiting for.
-bool say_standing(const Socket& s, const Standing& standing) {
-  return ::send(s.fd(), &standing, sizeof standing, MSG_NOSIGNAL | MSG_DONTWAIT) ==
-         static_cast<ssize_t>(sizeof standing);
-}
-
 // Of who listens there: heard by a rank 0 of this job alone.
 void ask_to_give_way(TcpWorld job) {
   job.generation = std::max(job.generation, 1);
-  const Member own(job);
-  const Until soon{Clock::now() + kAsked};
-  for (const SocketAddress& address : resolve(job.address, job.port)) try {
-      const Socket s = connect_once(address, soon);
-      if (s.fd() >= 0) introduce(s, own, 0, "who listens there", soon);
-    } catch (const BackendError&) {  // of another job
-    }
-}
-
-bool has_ended(const Socket& s) {
-  char byte = 0;
-  const ssize_t n = ::recv(s.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+  try {
+    is_let_in(job, Member(job), kAsked);
+  } catch (const BackendError&) {  // it is of another job
+  }
 }
 
 }  // namespace
@@ -63,7 +45,8 @@ TcpEntrance::TcpEntrance(const TcpWorld& job, std::set<int> here, int most)
 
 TcpEntrance::~TcpEntrance() {
   close();
-  for (const auto& [came_as, socket] : guests_) say_standing(socket, {.kind = Standing::Kind::over});
+  for (const auto& [came_as, socket] : guests_)
+    send_at_once(socket.fd(), Standing{.kind = Standing::Kind::over});
 }
 
 void TcpEntrance::set_here(std::set<int> here) {
@@ -81,7 +64,7 @@ void TcpEntrance::receive(std::vector<Socket> listeners) {
   while (!closing_) try {
       auto guest = reception.next([this](const Claim& claim) { return judge(claim); },
                                   {Clock::time_point::max(), &closing_});
-      if (!guest || !say_standing(guest->socket, {.kind = Standing::Kind::wait})) continue;
+      if (!guest || !send_at_once(guest->socket.fd(), Standing{.kind = Standing::Kind::wait})) continue;
       const std::lock_guard lock(mutex_);
       guests_.insert_or_assign(guest->claim.rank, std::move(guest->socket));
     } catch (const BackendError&) {  // no descriptors: the job needs none of these
@@ -101,7 +84,7 @@ Admission TcpEntrance::judge(const Claim& claim) {
 }
 
 void TcpEntrance::forget_gone() {
-  std::erase_if(guests_, [](const auto& guest) { return has_ended(guest.second); });
+  std::erase_if(guests_, [](const auto& guest) { return !still_stands(guest.second); });
 }
 
 std::set<int> TcpEntrance::waiting() {
@@ -117,10 +100,10 @@ void TcpEntrance::invite(const std::map<int, int>& rank_of, int ranks, int gener
   for (const auto& [came_as, socket] : guests_) {
     const auto seat = rank_of.find(came_as);
     if (seat == rank_of.end())
-      say_standing(socket, {.kind = Standing::Kind::again});
+      send_at_once(socket.fd(), Standing{.kind = Standing::Kind::again});
     else
-      say_standing(socket,
-                   {Standing::Kind::seat, seat->second, ranks, static_cast<std::uint32_t>(generation)});
+      send_at_once(socket.fd(), Standing{Standing::Kind::seat, seat->second, ranks,
+                                         static_cast<std::uint32_t>(generation)});
   }
   guests_.clear();
 }

@@ -18,12 +18,6 @@ Proof proof_of_welcome(const Member& own, int connects, const Nonce& hello, cons
   return own.prover.of("accepts", connects, hello, challenge, v);
 }
 
-// A few bytes into a connection that has sent nothing yet: its buffer has room, or it is not worth waiting for.
-template <class T>
-bool send_at_once(int fd, const T& value) {
-  return ::send(fd, &value, sizeof value, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(sizeof value);
-}
-
 }  // namespace
 
 Member::Member(const TcpWorld& world) : prover(world.secret) {
@@ -112,6 +106,19 @@ Introduction introduce(const Socket& s, const Member& own, int other, const std:
   if (welcome.verdict != Admission::accepted)
     throw BackendError(explain(welcome.verdict, own.claim, name_of_other));
   return Introduction::accepted;
+}
+
+bool is_let_in(const TcpWorld& job, const Member& own, Seconds patience) {
+  const Until until{
+      std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                             std::chrono::duration<double>(patience.v)),
+      job.stop};
+  for (const SocketAddress& address : resolve(job.address, job.port)) {
+    const Socket s = connect_once(address, until);
+    if (s.fd() >= 0 && introduce(s, own, 0, "who listens there", until) == Introduction::accepted)
+      return true;
+  }
+  return false;
 }
 
 }  // namespace sextant

@@ -103,4 +103,7 @@ class Newcomer {
 enum class Introduction { accepted, closed, not_proved };
 Introduction introduce(const Socket&, const Member& own, int other, const std::string& name_of_other, Until);
 
+// One try at the address of the job's rank 0, closed at once. BackendError where who listens there is of the job, and does not want it.
+bool is_let_in(const TcpWorld& job, const Member& own, Seconds patience);
+
 }  // namespace sextant

@@ -1,7 +1,6 @@
 #include "runtime/communicators/tcp_meeting.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <thread>
 
@@ -21,7 +20,7 @@ constexpr std::chrono::milliseconds kRetry{100}, kRetryRefused{1000};
 // Who listens at an address may be a stranger, until the one that is waited for has taken it.
 constexpr std::chrono::seconds kRefused{30};
 constexpr std::chrono::seconds kAttempt{60};  // one that answers nothing for so long is tried anew
-constexpr std::chrono::seconds kUnderWayAnswers{5};
+constexpr Seconds kUnderWayAnswers{5};
 constexpr std::size_t kMostNamed = 8;
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
@@ -50,13 +49,11 @@ class TcpMeeting {
   std::optional<Standing> receive_all();
   std::optional<Standing> join();
   Standing standing();
-  bool is_under_way();
   Met sit_down(const Standing& seat) const;
   void accept_from_ranks_after(int rank, Reception&);
   void connect_to(int rank, const std::vector<SocketAddress>& addresses, const std::string& name);
   void require_listeners(const SocketAddress& own);
   void add_addresses();
-  bool is_here(int rank) const;
   BackendError late(const std::string& who) const;
   static void tune(const Socket&);
 
@@ -86,22 +83,13 @@ void TcpMeeting::tune(const Socket& s) {
   set(IPPROTO_TCP, TCP_KEEPCNT, 6);
 }
 
-// Whether the connection of a rank still stands; of one that gave up and comes again it does not.
-bool TcpMeeting::is_here(int rank) const {
-  const int fd = sockets_[at(rank)].fd();
-  if (fd < 0) return false;
-  char byte = 0;
-  const ssize_t n = ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
-}
-
 std::optional<Standing> TcpMeeting::receive_all() {
   std::vector<Socket> listeners;
   try {
     listeners = listeners_of_job(world_.address, world_.port);
-  } catch (
-      const BackendError&) {  // the port is taken: by the job itself, where it goes on without the rank 0 that began it
-    if (!world_.outlives_ranks || world_.generation > 0 || !is_under_way()) throw;
+  } catch (const BackendError&) {
+    // The port is taken: by the job itself, where it goes on without the rank 0 that began it.
+    if (!world_.outlives_ranks || world_.generation > 0 || !is_let_in(world_, own_, kUnderWayAnswers)) throw;
     return standing();
   }
   {
@@ -121,22 +109,14 @@ std::optional<Standing> TcpMeeting::receive_all() {
   return std::nullopt;
 }
 
-// Whether who listens at the address of rank 0 has the job's secret.
-bool TcpMeeting::is_under_way() {
-  const Until soon{Clock::now() + kUnderWayAnswers, world_.stop};
-  for (const SocketAddress& address : resolve(world_.address, world_.port)) {
-    const Socket s = connect_once(address, soon);
-    if (s.fd() >= 0 && introduce(s, own_, 0, "the job", soon) == Introduction::accepted) return true;
-  }
-  return false;
-}
-
 void TcpMeeting::accept_from_ranks_after(int rank, Reception& reception) {
   const auto judge = [&](const Claim& claim) {
     if (world_.outlives_ranks && claim.job == own_.claim.job && claim.generation > own_.claim.generation)
       under_way_ = true;
     const Admission verdict = verdict_on(claim, own_.claim);
-    if (verdict == Admission::accepted && is_here(claim.rank)) return Admission::came_twice;
+    // Of one that gave up and comes again it does not.
+    if (verdict == Admission::accepted && still_stands(sockets_[at(claim.rank)]))
+      return Admission::came_twice;
     return verdict;
   };
   const auto missing = [&] {

@@ -185,6 +185,13 @@ Socket connect_once(const SocketAddress& at, Until until) {
   return s;
 }
 
+bool still_stands(const Socket& s) {
+  if (s.fd() < 0) return false;
+  char byte = 0;
+  const ssize_t n = ::recv(s.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return n > 0 || (n < 0 && again(errno));
+}
+
 bool read_bytes(int fd, void* to, std::size_t bytes, Until until) {
   auto* at = static_cast<char*>(to);
   while (bytes > 0) {

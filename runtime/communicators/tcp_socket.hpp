@@ -72,9 +72,18 @@ Socket accept_from(const Socket& listener);
 // One try: -1 where nobody listens, or the wait is over.
 Socket connect_once(const SocketAddress&, Until);
 
+// Whether the other end has not closed the connection, as far as is known here; at none, false.
+bool still_stands(const Socket&);
+
 // False when the other end has gone or the wait is over.
 bool read_bytes(int fd, void* to, std::size_t bytes, Until);
 bool write_bytes(int fd, const void* from, std::size_t bytes, Until);
+// A few bytes behind which nothing waits: the buffer has room for them, or it is not worth waiting for.
+template <class T>
+bool send_at_once(int fd, const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return ::send(fd, &value, sizeof value, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(sizeof value);
+}
 template <class T>
 bool read_value(int fd, T& value, Until until) {
   static_assert(std::is_trivially_copyable_v<T>);

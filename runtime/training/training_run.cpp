@@ -105,9 +105,15 @@ std::string blame(const HoldUps& who) {
 
 }  // namespace
 
+TcpWorld tcp_job(const TrainingRun& run) {
+  TcpWorld job = *run.tcp;
+  job.stop = run.stop;
+  return job;
+}
+
 std::unique_ptr<Communicator> start_processes(const TrainingRun& run, bool outlives_ranks) {
   if (!run.tcp) return start_mpi(run);
-  TcpWorld tcp = *run.tcp;
+  TcpWorld tcp = tcp_job(run);
   tcp.outlives_ranks = outlives_ranks;
   return make_tcp_world(tcp);
 }

@@ -108,6 +108,9 @@ struct RunResult {
   Timeline measured;  // of the last recorded step; spans of this process's ranks
 };
 
+// The job of `run.tcp`, as long as the run is not asked to stop.
+TcpWorld tcp_job(const TrainingRun& run);
+
 // This process and the others of its job, by MPI or by `run.tcp`. Waits for them; BackendError when they do not come.
 // `outlives_ranks`: of `run.tcp`, and the same on all of them (TcpWorld).
 std::unique_ptr<Communicator> start_processes(const TrainingRun& run, bool outlives_ranks = false);

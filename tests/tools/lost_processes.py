@@ -327,6 +327,23 @@ def comes_and_goes(trial):
     trial.check(job, 600, {0, 3}, most_lost=100, tolerance=OVER_CHANGES)
 
 
+def gone_while_taken_in(trial):
+    """Killed at moments from the decision to take it in on: before it is given a seat, while all meet, while state moves."""
+    job = Job(trial, REPLICAS, 1200, save_every=5)
+    job.wait_for_step(20)
+    job.kill(3)
+    for moment in range(12):
+        job.processes[3].wait()
+        joined = lambda: sum(line.get("trigger") == "joined" and line["kind"] == "change" for line in job.decisions())
+        before = joined()
+        job.wait_for_step(len(job.steps()) + 5)
+        job.start_again(3)
+        job.wait_for(lambda: joined() > before, "a decision to take it in")
+        time.sleep(0.03 * moment)
+        job.kill(3)
+    trial.check(job, 1200, {3}, most_lost=12 * 10, tolerance=OVER_CHANGES)
+
+
 def comes_with_other_options(trial):
     """Who would train otherwise is refused at the door, and the run goes on."""
     job = Job(trial, REPLICAS, 150)
@@ -453,7 +470,7 @@ def returns_at_random(trial, times, seed):
           f"{stood[len(stood) // 2]:.3f} s (median), {stood[-1]:.3f} s at most")
 
 
-CASES = [comes_back, comes_back_as_any, comes_and_goes, comes_with_other_options, one_more, comes_too_late, replicas, somebody_outside, the_first, no_replicas, no_copy_at_all, while_saving, while_changing, two, strangers, silent,
+CASES = [comes_back, comes_back_as_any, comes_and_goes, gone_while_taken_in, comes_with_other_options, one_more, comes_too_late, replicas, somebody_outside, the_first, no_replicas, no_copy_at_all, while_saving, while_changing, two, strangers, silent,
          without_adapt, refused]
 
 

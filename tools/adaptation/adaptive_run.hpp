@@ -72,7 +72,6 @@ class AdaptiveRun {
   // joined_processes.cpp: processes that come while the run is under way.
   void open_entrance(const Runnable&);  // on the first
   void look_for_newcomers(const Runnable&);
-  void forget_newcomers();  // before a search without them
   // All of them, for the next layout, which has more ranks. False: the run goes on without them.
   bool take_in(const Runnable& present, const PlanFile& next);
   std::string seating(int ranks);         // empty: they have gone meanwhile

@@ -75,12 +75,6 @@ void AdaptiveRun::look_for_newcomers(const Runnable& present) {
     hooks_.tell(fmt::format("step {}: {}; looking for a layout with it", next_step_ - 1, line));
 }
 
-void AdaptiveRun::forget_newcomers() {
-  if (waiting_.empty()) return;
-  policy_->lose({waiting_.begin(), waiting_.end()}, next_step_ - 1, steps_ - next_step_);
-  waiting_.clear();
-}
-
 // By rank of the next layout: the first stays the first, the others sit in the order of their GPUs. Who is let in knows it before
 // the others do: the entrance is closed when they come.
 std::string AdaptiveRun::seating(int ranks) {
@@ -114,9 +108,6 @@ bool AdaptiveRun::take_in(const Runnable& present, const PlanFile& next) {
   }
   if (processes_->least(grown ? 1 : 0) == 0) {
     just_lost_.assign(waiting_.begin(), waiting_.end());
-    waiting_.clear();
-    policy_.reset();  // what it has decided, and tried, was with them
-    decision_.reset();
     return false;
   }
   auto held = std::move(carried_.ranks[static_cast<std::size_t>(processes_->world().rank())]);

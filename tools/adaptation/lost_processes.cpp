@@ -101,8 +101,10 @@ void AdaptiveRun::spread_carried() {
 }
 
 std::string AdaptiveRun::plan_without_lost(std::int64_t step) {
-  if (!policy_) begin_watch(layout_);  // another process has led, or the run was trying layouts
-  forget_newcomers();
+  // What it has decided is off, and those who wait count among the lost until they are looked for again.
+  if (decision_ || !waiting_.empty()) policy_.reset();
+  decision_.reset(), waiting_.clear();
+  if (!policy_) begin_watch(layout_);  // or another process has led, or the run was trying layouts
   const Decision decision = policy_->lose(just_lost_, step - 1, steps_ - step);
   if (decision.kind == DecisionKind::no_layout)
     throw BackendError(decision.why +

@@ -133,7 +133,6 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
     training.on_late = [&](const std::string& report) { end_soon(session.terminal, report); };
     training.stop = &interrupt.stopped();
     if (!training.tcp) return training;
-    training.tcp->stop = training.stop;
     training.tcp->tell = [&](const std::string& what) { warn(session.terminal, what); };
     const PlanFile& f = layout.file();
     training.tcp->settings =
@@ -216,7 +215,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
        .folder = folder,
        .report = [&](const StepReport& report) { log.add(report); },
        .meet = [&](const Runnable& r, bool outlives) { return start_processes(watched(r), outlives); },
-       .job = [&](const Runnable& r) { return *watched(r).tcp; },
+       .job = [&](const Runnable& r) { return tcp_job(watched(r)); },
        .deadline = Seconds(o.deadline_s)});
   RunResult result = adapt.asked() ? adaptive.train(runnable) : train(prepare(*runnable, true));
   result.measured.device = runnable->on_gpu() ? machine_of(o.running) : inspect_machine().cpu;
