@@ -108,15 +108,38 @@ void print_scores(Session& session, const std::vector<SourceScore>& scores) {
                                                     : ""));
 }
 
-void print_held_out(Session& session, const HeldOut& h) {
+std::string contradicted_text(std::span<const RunRow> rows, std::span<const ContradictedTime> times) {
+  if (times.empty()) return {};
+  std::vector<std::string> each;
+  for (const ContradictedTime& t : times) {
+    std::vector<std::string> beside;
+    for (const std::size_t i : t.neighbours) beside.push_back(fmt::format("{:.3g}", rows[i].step_time->v));
+    each.push_back(fmt::format("{}, {:.3g} s beside {} s", rows[t.row].run_id, rows[t.row].step_time->v,
+                               fmt::join(beside, " and ")));
+  }
+  return fmt::format(
+      "{} contradicted by runs that differ in one doubling of the micro-batch or the ZeRO stage alone: "
+      "{}; without {} ",
+      times.size() == 1 ? "one measured time is" : fmt::format("{} measured times are", times.size()),
+      fmt::join(each, "; "), times.size() == 1 ? "it" : "them");
+}
+
+void print_held_out(Session& session, const HeldOut& h, std::span<const RunRow> rows) {
   print_wrapped(session.terminal.out, session.terminal,
                 "Every source is predicted by constants fitted to the other sources, from cold priors.");
   print_scores(session, h.sources);
-  const RankingScore choice = ranking_of(h.sources);
-  if (choice.groups > 0)
-    print_wrapped(session.terminal.out, session.terminal,
-                  fmt::format("{} groups: regret {:.2f} %, tau {:.2f}; largest regret {:.1f} %, of {}",
-                              choice.groups, choice.regret, choice.tau, choice.worst_regret, choice.worst));
+  const auto say = [&](const std::string& before, const RankingScore& choice) {
+    if (choice.groups > 0)
+      print_wrapped(
+          session.terminal.out, session.terminal,
+          fmt::format("{}{} groups: regret {:.2f} %, tau {:.2f}; largest regret {:.1f} %, of {}", before,
+                      choice.groups, choice.regret, choice.tau, choice.worst_regret, choice.worst));
+  };
+  say("", ranking_of(h.sources));
+  const auto contradicted = contradicted_times(rows);
+  if (!contradicted.empty())
+    say(contradicted_text(rows, contradicted),
+        ranking_of(score_runs(without(rows, contradicted), h.predictions)));
   if (h.extrapolations.empty()) return;
   Table table({{"held out of the fit", Align::left},
                {"fitted", Align::right},

@@ -12,6 +12,7 @@
 #include "planner/validation/expert_question.hpp"
 #include "tools/inputs/planning.hpp"
 #include "tools/output/recommendation_text.hpp"
+#include "tools/output/validation_text.hpp"
 #include "tools/terminal/progress.hpp"
 #include "tools/terminal/table.hpp"
 
@@ -36,18 +37,39 @@ std::string score_text(const DecisionScore& s) {
 
 }  // namespace
 
-void print_decision(Session& session, const std::vector<DecisionGroup>& groups) {
-  if (groups.empty()) return;
-  const DecisionScore s = score_decision(groups, load_decision_rule(session.presets()));
-  print_wrapped(session.terminal.out, session.terminal,
-                fmt::format("regret of the recommendation in {} groups: {}", s.groups, score_text(s)));
+DecisionGroups decision_groups_of(std::span<const RunRow> rows, std::span<const RunPrediction> predictions,
+                                  bool with_quality_c) {
+  DecisionGroups out{.all = decision_groups(rows, predictions, with_quality_c),
+                     .agreed = {},
+                     .contradicted = contradicted_times(rows)};
+  out.agreed = out.contradicted.empty()
+                   ? out.all
+                   : decision_groups(without(rows, out.contradicted), predictions, with_quality_c);
+  return out;
 }
 
-nlohmann::ordered_json decision_json(const Session& session, const std::vector<DecisionGroup>& groups) {
+void print_decision(Session& session, const DecisionGroups& groups, std::span<const RunRow> rows) {
+  if (groups.all.empty()) return;
   const DecisionRule rule = load_decision_rule(session.presets());
-  Json j = score_json(score_decision(groups, rule));
+  const auto say = [&](const std::string& before, const DecisionScore& s) {
+    print_wrapped(
+        session.terminal.out, session.terminal,
+        fmt::format("{}regret of the recommendation in {} groups: {}", before, s.groups, score_text(s)));
+  };
+  say("", score_decision(groups.all, rule));
+  if (!groups.contradicted.empty())
+    say(contradicted_text(rows, groups.contradicted), score_decision(groups.agreed, rule));
+}
+
+nlohmann::ordered_json decision_json(const Session& session, const DecisionGroups& groups,
+                                     std::span<const RunRow> rows) {
+  const DecisionRule rule = load_decision_rule(session.presets());
+  Json j = score_json(score_decision(groups.all, rule));
+  j["contradicted_runs"] = Json::array();
+  for (const ContradictedTime& t : groups.contradicted) j["contradicted_runs"].push_back(rows[t.row].run_id);
+  j["without_contradicted_runs"] = score_json(score_decision(groups.agreed, rule));
   j["by_group"] = Json::array();
-  for (const DecisionGroup& g : groups)
+  for (const DecisionGroup& g : groups.all)
     j["by_group"].push_back({{"source", g.source},
                              {"group", g.id},
                              {"layouts", g.layouts.size()},
@@ -56,9 +78,10 @@ nlohmann::ordered_json decision_json(const Session& session, const std::vector<D
   return j;
 }
 
-ExitCode fit_decision(Session& session, const std::vector<DecisionGroup>& groups) {
-  if (groups.empty()) throw UsageError("--fit-decision needs groups of four or more measured layouts");
-  const DecisionFit fit = fit_decision(groups, load_decision_rule(session.presets()));
+ExitCode fit_decision(Session& session, const DecisionGroups& groups, std::span<const RunRow> rows) {
+  if (groups.all.empty()) throw UsageError("--fit-decision needs groups of four or more measured layouts");
+  const DecisionRule rule = load_decision_rule(session.presets());
+  const DecisionFit fit = fit_decision(groups.all, rule), agreed = fit_decision(groups.agreed, rule);
   if (session.common.json) {
     print_json(session, "validate",
                {{"decision",
@@ -66,7 +89,8 @@ ExitCode fit_decision(Session& session, const std::vector<DecisionGroup>& groups
                   {"told_apart", fit.rule.told_apart},
                   {"pairwise_error", fit.pairwise_error},
                   {"in_sample", score_json(fit.in_sample)},
-                  {"leave_one_source_out", score_json(fit.held_out)}}}});
+                  {"leave_one_source_out", score_json(fit.held_out)},
+                  {"leave_one_source_out_without_contradicted_runs", score_json(agreed.held_out)}}}});
     return ExitCode::ok;
   }
   const auto say = [&](const std::string& text) {
@@ -78,6 +102,9 @@ ExitCode fit_decision(Session& session, const std::vector<DecisionGroup>& groups
                   100 * fit.pairwise_error));
   say("regret in-sample: " + score_text(fit.in_sample));
   say("regret leave-one-source-out: " + score_text(fit.held_out));
+  if (!groups.contradicted.empty())
+    say(contradicted_text(rows, groups.contradicted) +
+        "regret leave-one-source-out: " + score_text(agreed.held_out));
   return ExitCode::ok;
 }
 

@@ -7,16 +7,24 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "planner/validation/contradicted.hpp"
 #include "planner/validation/decision_score.hpp"
 #include "tools/inputs/verb.hpp"
 
 namespace sextant {
 
-void print_decision(Session&, const std::vector<DecisionGroup>&);
-nlohmann::ordered_json decision_json(const Session&, const std::vector<DecisionGroup>&);
+// `agreed`: the groups without the times of `contradicted`.
+struct DecisionGroups {
+  std::vector<DecisionGroup> all, agreed;
+  std::vector<ContradictedTime> contradicted;
+};
+DecisionGroups decision_groups_of(std::span<const RunRow>, std::span<const RunPrediction>,
+                                  bool with_quality_c);
+void print_decision(Session&, const DecisionGroups&, std::span<const RunRow>);
+nlohmann::ordered_json decision_json(const Session&, const DecisionGroups&, std::span<const RunRow>);
 
 // --fit-decision: prints the constants and their regret, in-sample and leave-one-source-out.
-ExitCode fit_decision(Session&, const std::vector<DecisionGroup>&);
+ExitCode fit_decision(Session&, const DecisionGroups&, std::span<const RunRow>);
 // --write-evidence
 void write_evidence(const Session&, std::span<const RunRow>, const FrameworkMap&, const std::string& file);
 // --against-experts

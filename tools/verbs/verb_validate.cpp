@@ -170,12 +170,16 @@ std::vector<std::string> readable(const std::vector<std::string>& given) {
 
 Json to_json(const HeldOut& h, const RunTables& tables) {
   Json out = to_json(h.sources, h.predictions, tables);
-  const RankingScore choice = ranking_of(h.sources);
-  out["choice"] = {{"groups", choice.groups},
-                   {"regret_percent", choice.regret},
-                   {"kendall_tau", choice.tau},
-                   {"worst_group", choice.worst},
-                   {"worst_regret_percent", choice.worst_regret}};
+  const auto choice_json = [](const RankingScore& c) -> Json {
+    return {{"groups", c.groups},
+            {"regret_percent", c.regret},
+            {"kendall_tau", c.tau},
+            {"worst_group", c.worst},
+            {"worst_regret_percent", c.worst_regret}};
+  };
+  out["choice"] = choice_json(ranking_of(h.sources));
+  const auto agreed = without(tables.rows, contradicted_times(tables.rows));
+  out["choice_without_contradicted_runs"] = choice_json(ranking_of(score_runs(agreed, h.predictions)));
   Json extrapolations = Json::array();
   for (const Extrapolation& e : h.extrapolations)
     extrapolations.push_back({{"held_out", e.held_out},
@@ -200,7 +204,7 @@ ExitCode validate_held_out(Session& session, const ValidateOptions& options, con
   if (session.common.json)
     print_json(session, "validate", to_json(h, tables));
   else
-    print_held_out(session, h);
+    print_held_out(session, h, tables.rows);
   for (const SourceScore& s : h.sources)
     if (options.max_error > 0 && s.mape > options.max_error) return ExitCode::outside_tolerance;
   return ExitCode::ok;
@@ -241,8 +245,8 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   if (calibration) use_covariance(rows, predictions, *calibration, map, presets);
   if (!options.predictions.empty()) write_file_atomic(options.predictions, predictions_csv(predictions));
   const auto scores = score_runs(rows, predictions, {.with_quality_c = options.quality_c});
-  const auto groups = decision_groups(rows, predictions, options.quality_c);
-  if (options.fit_decision) return fit_decision(session, groups);
+  const auto groups = decision_groups_of(rows, predictions, options.quality_c);
+  if (options.fit_decision) return fit_decision(session, groups, rows);
 
   const SourceScore* worst = nullptr;
   for (const auto& s : scores)
@@ -254,7 +258,7 @@ ExitCode run(Session& session, const ValidateOptions& options) {
       j["runs"][i]["source"] = rows[i].source;
       j["runs"][i]["measured_step_time_s"] = rows[i].step_time ? Json(rows[i].step_time->v) : Json(nullptr);
     }
-    j["recommendation"] = decision_json(session, groups);
+    j["recommendation"] = decision_json(session, groups, rows);
     print_json(session, "validate", j);
   } else {
     const auto unpredicted =
@@ -263,7 +267,7 @@ ExitCode run(Session& session, const ValidateOptions& options) {
                                         rows.size() == 1 ? "" : "s",
                                         rows.size() - static_cast<std::size_t>(unpredicted));
     print_scores(session, scores);
-    print_decision(session, groups);
+    print_decision(session, groups, rows);
     std::vector<std::string> notes;
     for (const RunPrediction& p : predictions) notes.push_back(p.note);
     for (const std::string& unknown : unknown_names(notes))
