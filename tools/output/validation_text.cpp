@@ -108,17 +108,17 @@ void print_scores(Session& session, const std::vector<SourceScore>& scores) {
                                                     : ""));
 }
 
-std::string contradicted_text(std::span<const RunRow> rows, std::span<const ContradictedTime> times) {
+std::string inconsistent_text(std::span<const RunRow> rows, std::span<const InconsistentTime> times) {
   if (times.empty()) return {};
   std::vector<std::string> each;
-  for (const ContradictedTime& t : times) {
+  for (const InconsistentTime& t : times) {
     std::vector<std::string> beside;
     for (const std::size_t i : t.neighbours) beside.push_back(fmt::format("{:.3g}", rows[i].step_time->v));
     each.push_back(fmt::format("{}, {:.3g} s beside {} s", rows[t.row].run_id, rows[t.row].step_time->v,
                                fmt::join(beside, " and ")));
   }
   return fmt::format(
-      "{} contradicted by runs that differ in one doubling of the micro-batch or the ZeRO stage alone: "
+      "{} inconsistent with runs that differ in one doubling of the micro-batch or the ZeRO stage alone: "
       "{}; without {} ",
       times.size() == 1 ? "one measured time is" : fmt::format("{} measured times are", times.size()),
       fmt::join(each, "; "), times.size() == 1 ? "it" : "them");
@@ -136,10 +136,10 @@ void print_held_out(Session& session, const HeldOut& h, std::span<const RunRow> 
                       choice.groups, choice.regret, choice.tau, choice.worst_regret, choice.worst));
   };
   say("", ranking_of(h.sources));
-  const auto contradicted = contradicted_times(rows);
-  if (!contradicted.empty())
-    say(contradicted_text(rows, contradicted),
-        ranking_of(score_runs(without(rows, contradicted), h.predictions)));
+  const auto inconsistent = inconsistent_times(rows);
+  if (!inconsistent.empty())
+    say(inconsistent_text(rows, inconsistent),
+        ranking_of(score_runs(without(rows, inconsistent), h.predictions)));
   if (h.extrapolations.empty()) return;
   Table table({{"held out of the fit", Align::left},
                {"fitted", Align::right},

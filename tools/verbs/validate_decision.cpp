@@ -41,10 +41,10 @@ DecisionGroups decision_groups_of(std::span<const RunRow> rows, std::span<const 
                                   bool with_quality_c) {
   DecisionGroups out{.all = decision_groups(rows, predictions, with_quality_c),
                      .agreed = {},
-                     .contradicted = contradicted_times(rows)};
-  out.agreed = out.contradicted.empty()
+                     .inconsistent = inconsistent_times(rows)};
+  out.agreed = out.inconsistent.empty()
                    ? out.all
-                   : decision_groups(without(rows, out.contradicted), predictions, with_quality_c);
+                   : decision_groups(without(rows, out.inconsistent), predictions, with_quality_c);
   return out;
 }
 
@@ -57,17 +57,17 @@ void print_decision(Session& session, const DecisionGroups& groups, std::span<co
         fmt::format("{}regret of the recommendation in {} groups: {}", before, s.groups, score_text(s)));
   };
   say("", score_decision(groups.all, rule));
-  if (!groups.contradicted.empty())
-    say(contradicted_text(rows, groups.contradicted), score_decision(groups.agreed, rule));
+  if (!groups.inconsistent.empty())
+    say(inconsistent_text(rows, groups.inconsistent), score_decision(groups.agreed, rule));
 }
 
 nlohmann::ordered_json decision_json(const Session& session, const DecisionGroups& groups,
                                      std::span<const RunRow> rows) {
   const DecisionRule rule = load_decision_rule(session.presets());
   Json j = score_json(score_decision(groups.all, rule));
-  j["contradicted_runs"] = Json::array();
-  for (const ContradictedTime& t : groups.contradicted) j["contradicted_runs"].push_back(rows[t.row].run_id);
-  j["without_contradicted_runs"] = score_json(score_decision(groups.agreed, rule));
+  j["inconsistent_runs"] = Json::array();
+  for (const InconsistentTime& t : groups.inconsistent) j["inconsistent_runs"].push_back(rows[t.row].run_id);
+  j["without_inconsistent_runs"] = score_json(score_decision(groups.agreed, rule));
   j["by_group"] = Json::array();
   for (const DecisionGroup& g : groups.all)
     j["by_group"].push_back({{"source", g.source},
@@ -90,7 +90,7 @@ ExitCode fit_decision(Session& session, const DecisionGroups& groups, std::span<
                   {"pairwise_error", fit.pairwise_error},
                   {"in_sample", score_json(fit.in_sample)},
                   {"leave_one_source_out", score_json(fit.held_out)},
-                  {"leave_one_source_out_without_contradicted_runs", score_json(agreed.held_out)}}}});
+                  {"leave_one_source_out_without_inconsistent_runs", score_json(agreed.held_out)}}}});
     return ExitCode::ok;
   }
   const auto say = [&](const std::string& text) {
@@ -102,8 +102,8 @@ ExitCode fit_decision(Session& session, const DecisionGroups& groups, std::span<
                   100 * fit.pairwise_error));
   say("regret in-sample: " + score_text(fit.in_sample));
   say("regret leave-one-source-out: " + score_text(fit.held_out));
-  if (!groups.contradicted.empty())
-    say(contradicted_text(rows, groups.contradicted) +
+  if (!groups.inconsistent.empty())
+    say(inconsistent_text(rows, groups.inconsistent) +
         "regret leave-one-source-out: " + score_text(agreed.held_out));
   return ExitCode::ok;
 }

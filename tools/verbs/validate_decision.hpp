@@ -7,16 +7,16 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "planner/validation/contradicted.hpp"
 #include "planner/validation/decision_score.hpp"
+#include "planner/validation/inconsistent_times.hpp"
 #include "tools/inputs/verb.hpp"
 
 namespace sextant {
 
-// `agreed`: the groups without the times of `contradicted`.
+// `agreed`: the groups without the times of `inconsistent`.
 struct DecisionGroups {
   std::vector<DecisionGroup> all, agreed;
-  std::vector<ContradictedTime> contradicted;
+  std::vector<InconsistentTime> inconsistent;
 };
 DecisionGroups decision_groups_of(std::span<const RunRow>, std::span<const RunPrediction>,
                                   bool with_quality_c);

@@ -178,8 +178,8 @@ Json to_json(const HeldOut& h, const RunTables& tables) {
             {"worst_regret_percent", c.worst_regret}};
   };
   out["choice"] = choice_json(ranking_of(h.sources));
-  const auto agreed = without(tables.rows, contradicted_times(tables.rows));
-  out["choice_without_contradicted_runs"] = choice_json(ranking_of(score_runs(agreed, h.predictions)));
+  const auto agreed = without(tables.rows, inconsistent_times(tables.rows));
+  out["choice_without_inconsistent_runs"] = choice_json(ranking_of(score_runs(agreed, h.predictions)));
   Json extrapolations = Json::array();
   for (const Extrapolation& e : h.extrapolations)
     extrapolations.push_back({{"held_out", e.held_out},

@@ -1,5 +1,5 @@
-// A measured time that its neighbours contradict is found by the measured times alone; what is merely slow is not.
-#include "planner/validation/contradicted.hpp"
+// A measured time that does not go with its neighbours is found by the measured times alone; what is merely slow is not.
+#include "planner/validation/inconsistent_times.hpp"
 
 #include <string>
 #include <utility>
@@ -21,10 +21,10 @@ RunRow timed_row(int micro_batch, int zero_stage, double seconds) {
 }
 
 // As one published run is: twice what the same layout takes with the next micro-batch, and with ZeRO 1.
-TEST(Contradicted, ByTwoThatAgree) {
+TEST(InconsistentTimes, ByTwoThatAgree) {
   std::vector<RunRow> rows = {timed_row(1, 0, 0.527), timed_row(2, 0, 1.02), timed_row(2, 1, 0.531),
                               timed_row(1, 1, 0.524)};
-  const auto found = contradicted_times(rows);
+  const auto found = inconsistent_times(rows);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].row, 1U);
   EXPECT_EQ(found[0].neighbours, (std::vector<std::size_t>{0, 2}));
@@ -32,14 +32,14 @@ TEST(Contradicted, ByTwoThatAgree) {
   EXPECT_FALSE(agreed[1].step_time);
   EXPECT_TRUE(agreed[0].step_time && agreed[2].step_time && agreed[3].step_time);
   rows[1].step_time = Seconds(0.3);  // too fast is wrong as well
-  EXPECT_EQ(contradicted_times(rows).size(), 1U);
+  EXPECT_EQ(inconsistent_times(rows).size(), 1U);
 }
 
-// Negative controls: 1.25 times is no contradiction, nor is what one neighbour says, or two that do not agree, or one that differs in
+// Negative controls: 1.25 times is not enough, nor is what one neighbour says, or two that do not agree, or one that differs in
 // another thing.
-TEST(Contradicted, OnlyByTwoThatAgree) {
+TEST(InconsistentTimes, OnlyByTwoThatAgree) {
   const std::vector<RunRow> rows = {timed_row(1, 0, 0.527), timed_row(2, 0, 1.02), timed_row(2, 1, 0.531)};
-  const auto none = [](std::vector<RunRow> changed) { return contradicted_times(changed).empty(); };
+  const auto none = [](std::vector<RunRow> changed) { return inconsistent_times(changed).empty(); };
   ASSERT_FALSE(none(rows));
   auto changed = rows;
   changed[1].step_time = Seconds(0.66);
@@ -57,10 +57,10 @@ TEST(Contradicted, OnlyByTwoThatAgree) {
 }
 
 // Of the published runs one is: neither fits nor scores would need more than that.
-TEST(Contradicted, OneOfThePublishedRunsIs) {
+TEST(InconsistentTimes, OneOfThePublishedRunsIs) {
   SEXTANT_NEEDS_MEASURED();
   const auto rows = test::all_runs();
-  const auto found = contradicted_times(rows);
+  const auto found = inconsistent_times(rows);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(rows[found[0].row].run_id, "nt-0348");
 }

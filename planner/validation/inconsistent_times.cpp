@@ -1,4 +1,4 @@
-#include "planner/validation/contradicted.hpp"
+#include "planner/validation/inconsistent_times.hpp"
 
 #include <algorithm>
 #include <map>
@@ -38,15 +38,15 @@ bool contradicts(double time, const std::vector<double>& others) {
 
 }  // namespace
 
-std::vector<ContradictedTime> contradicted_times(std::span<const RunRow> rows) {
+std::vector<InconsistentTime> inconsistent_times(std::span<const RunRow> rows) {
   std::map<std::pair<std::string, std::string>, std::vector<std::size_t>> groups;
   for (std::size_t i = 0; i < rows.size(); ++i)
     if (rows[i].step_time && !rows[i].group_id.empty() && rows[i].unreadable.empty())
       groups[{rows[i].source, rows[i].group_id}].push_back(i);
-  std::vector<ContradictedTime> out;
+  std::vector<InconsistentTime> out;
   for (const auto& [name, group] : groups)
     for (const std::size_t i : group) {
-      ContradictedTime found{.row = i, .neighbours = {}};
+      InconsistentTime found{.row = i, .neighbours = {}};
       std::vector<double> times;
       for (const std::size_t k : group)
         if (k != i && neighbours(rows[i], rows[k]))
@@ -56,9 +56,9 @@ std::vector<ContradictedTime> contradicted_times(std::span<const RunRow> rows) {
   return out;
 }
 
-std::vector<RunRow> without(std::span<const RunRow> rows, std::span<const ContradictedTime> times) {
+std::vector<RunRow> without(std::span<const RunRow> rows, std::span<const InconsistentTime> times) {
   std::vector<RunRow> out(rows.begin(), rows.end());
-  for (const ContradictedTime& t : times) out[t.row].step_time.reset();
+  for (const InconsistentTime& t : times) out[t.row].step_time.reset();
   return out;
 }
 
