@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 machine to a plan and a run: installs packages, builds, plans LLaMA-2-13B on 64 A100-80GB, then
 # plans a small LLaMA on this machine's CPU, measures the machine, runs 30 steps on several ranks and compares; then trains
-# one on real text, stops, goes on under another layout, and exports it.
+# one on real text, stops, resumes under another layout, and exports it.
 # Run it again whenever you like: it builds only what is left to do, and writes to build/quickstart alone.
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/tools/dev/common.sh"
 usage="usage: ./quickstart.sh [--until-plan]"

@@ -249,7 +249,7 @@ class Sweep {
 
   void exchanges(int ranks) {
     if (world_.rank() == 0 && options_.before_part)
-      options_.before_part(fmt::format("exchanges of {} ranks", ranks));
+      options_.before_part(fmt::format("collectives of {} ranks", ranks));
     const bool member = world_.rank() < ranks;
     const std::unique_ptr<Communicator> group = member ? first_ranks(ranks) : nullptr;
     const std::int64_t most = *std::ranges::max_element(options_.exchange_bytes);
@@ -276,7 +276,7 @@ class Sweep {
   // All ranks at once: they may share a device, so the product is measured alone in the same way. The smallest product, about
   // that of a layer: an exchange waits for one that fills the device, and a long one would count as interference.
   void product_beside_exchange() {
-    if (world_.rank() == 0 && options_.before_part) options_.before_part("products beside exchanges");
+    if (world_.rank() == 0 && options_.before_part) options_.before_part("GEMMs concurrent with collectives");
     const int ranks = world_.size();
     const std::int64_t bytes = *std::ranges::max_element(options_.exchange_bytes);
     const auto group = first_ranks(ranks), meeting = first_ranks(ranks);  // one for each stream

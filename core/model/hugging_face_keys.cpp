@@ -176,8 +176,7 @@ std::vector<std::string> config_notes(const json& config, const ModelFamily* fam
       ++left_out;
   }
   if (!unknown.empty())
-    notes.push_back(fmt::format("config.json: not known here, and without effect: {}{}",
-                                fmt::join(unknown, ", "),
+    notes.push_back(fmt::format("config.json: not known here, and not used: {}{}", fmt::join(unknown, ", "),
                                 left_out > 0 ? fmt::format(" and {} more", left_out) : ""));
   return notes;
 }

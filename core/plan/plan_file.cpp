@@ -172,7 +172,14 @@ void add_missing_digest(nlohmann::json& plan) {
   if (plan.is_object() && !plan.contains("digest")) plan["digest"] = content_digest(plan);
 }
 
-PlanFile load_plan_file(const std::filesystem::path& path) { return load_json<PlanFile>(path); }
+PlanFile load_plan_file(const std::filesystem::path& path) {
+  PlanFile file;
+  with_json_file(path, [&](const nlohmann::json& j) {
+    from_json(j, file);
+    file.former = former_spelling(j.at("stack"), path.string());
+  });
+  return file;
+}
 
 void save_plan_file(const std::filesystem::path& path, const PlanFile& file) {
   if (auto problems = validate(file); !problems.empty()) throw ConfigError(std::move(problems));

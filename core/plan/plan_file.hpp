@@ -78,6 +78,7 @@ struct PlanFile {
   ParallelPlan plan;
   PlanPrediction prediction;
   Provenance provenance;
+  std::string former;  // of a file that was read: what is written as version 0.1 wrote it
   bool operator==(const PlanFile&) const = default;
 };
 

@@ -343,12 +343,12 @@ FilledPlan fill_plan_key(std::string_view key, const StackSpec& stack, int gpus,
   if (!parser.seen("z") && !can.zero_stages.empty() &&
       std::ranges::find(can.zero_stages, 0) == can.zero_stages.end()) {
     p.zero_stage = std::ranges::min(can.zero_stages);
-    taken.push_back(fmt::format("z{}", p.zero_stage));
+    taken.push_back(fmt::format("ZeRO {} (z{})", p.zero_stage, p.zero_stage));
   } else if (!parser.seen("z") && always_shards(can, p, parameter)) {
     // The lowest beside pipeline stages, whose micro-batches would gather parameters again and again, otherwise the highest.
     for (const int z : can.zero_stages)
       if (z > 0 && (p.zero_stage == 0 || (p.pp > 1) == (z < p.zero_stage))) p.zero_stage = z;
-    taken.push_back(fmt::format("z{}", p.zero_stage));
+    taken.push_back(fmt::format("ZeRO {} (z{})", p.zero_stage, p.zero_stage));
   }
   const auto take = [&](std::string_view slot, bool refused, bool& field, std::string_view part) {
     if (!refused || !field || parser.seen(slot)) return;
@@ -356,19 +356,21 @@ FilledPlan fill_plan_key(std::string_view key, const StackSpec& stack, int gpus,
     taken.emplace_back(part);
   };
   const bool reduces = p.replicas() > 1;
-  take("sp", !can.sequence_parallel, p.sequence_parallel, "nosp");
-  take("gr", reduces && !can.overlap_grad_reduce, p.overlap_grad_reduce, "nogr");
-  take("pg", reduces && p.zero_stage > 0 && !can.overlap_param_gather, p.overlap_param_gather, "nopg");
+  take("sp", !can.sequence_parallel, p.sequence_parallel, "no sequence parallelism (nosp)");
+  take("gr", reduces && !can.overlap_grad_reduce, p.overlap_grad_reduce,
+       "gradient reduction not overlapped (nogr)");
+  take("pg", reduces && p.zero_stage > 0 && !can.overlap_param_gather, p.overlap_param_gather,
+       "parameter gather not overlapped (nopg)");
   if (p.activation_offload > 0 && can.activation_offload_needs_recompute && can.recompute_full &&
       !parser.seen("recompute")) {
     p.recompute.kind = RecomputeKind::full;
-    taken.emplace_back("full");
+    taken.emplace_back("full recomputation (full)");
   }
   if (model != nullptr)
     if (auto cut = take_ruled_cut(can.uneven_stages, *model, p)) taken.push_back(std::move(*cut));
   if (!taken.empty())
     filled.notes.push_back(
-        fmt::format("plan key: left out, and so as {} does it: {}", stack.name, fmt::join(taken, ", ")));
+        fmt::format("not stated in the plan key, so {}'s default: {}", stack.name, fmt::join(taken, ", ")));
   if (auto idle = idle_gpus(p, gpus); idle && !filled.indivisible) filled.notes.push_back(std::move(*idle));
   return filled;
 }

@@ -354,6 +354,14 @@ void from_json(const nlohmann::json& j, StackMemory& m) { read_object(j, m, kMem
 void to_json(nlohmann::json& j, const StackSpec& s) { write_object(j, s, kStack); }
 void from_json(const nlohmann::json& j, StackSpec& s) { read_object(j, s, kStack); }
 
+std::string former_spelling(const nlohmann::json& stack, const std::string& file) {
+  const auto can = stack.find("can");
+  const auto today = can == stack.end() ? std::nullopt : former_uneven_stages(*can);
+  if (!today) return {};
+  return fmt::format("{}: can.uneven_stages {} is taken as \"{}\"; the next version reads {} alone", file,
+                     (*can)[kUnevenStages].dump(), *today, fmt::join(kUnevenStagesNames, ", "));
+}
+
 std::vector<std::string> stack_names(const std::filesystem::path& presets) {
   return preset_names(presets, "stacks");
 }
@@ -376,11 +384,8 @@ StackSpec load_stack(const std::string& name_or_path, const std::filesystem::pat
                     "an object of objects: for each generation of devices the fields that differ", ""});
       if (const auto own = by_generation.find(generation); own != by_generation.end()) j.merge_patch(*own);
     }
-    if (const auto can = j.find("can"); notes && can != j.end())
-      if (const auto today = former_uneven_stages(*can))
-        notes->push_back(fmt::format(
-            "{}: can.uneven_stages {} is taken as \"{}\"; the next version reads {} alone", path.string(),
-            (*can)[kUnevenStages].dump(), *today, fmt::join(kUnevenStagesNames, ", ")));
+    if (std::string former = former_spelling(j, path.string()); notes && !former.empty())
+      notes->push_back(std::move(former));
     from_json(j, s);
   });
   return s;

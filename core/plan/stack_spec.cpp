@@ -329,7 +329,7 @@ std::optional<Rejection> refuses(Asked s, const ParallelPlan& p, const ModelSpec
   if (!s.done()) refuses_unsharded(s, p, t);
   if (!s.done()) refuses_memory_saving(s, p, m, t);
   if (!s.done()) refuses_overlap(s, p);
-  s.cannot(t.compute == Dtype::fp8 && !s.can.fp8, "has no fp8 matrix products", "use bf16");
+  s.cannot(t.compute == Dtype::fp8 && !s.can.fp8, "has no fp8 GEMMs", "use bf16");
   if (t.compute == Dtype::fp8 && s.is_own) refuses_fp8(s, p, m, t);
   return s.answer();
 }

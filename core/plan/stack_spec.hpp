@@ -322,6 +322,8 @@ std::string_view name(AttentionKernel);
 StackSpec load_stack(const std::string& name_or_path, const std::filesystem::path& preset_dir,
                      std::string_view generation = "", std::vector<std::string>* notes = nullptr);
 std::vector<std::string> stack_names(const std::filesystem::path& preset_dir);
+// "plan.json: can.uneven_stages true is taken as ...": what of a stack is written as version 0.1 wrote it; empty: nothing.
+std::string former_spelling(const nlohmann::json& stack, const std::string& file);
 
 void to_json(nlohmann::json&, const StackCapabilities&);
 void from_json(const nlohmann::json&, StackCapabilities&);

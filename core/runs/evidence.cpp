@@ -35,10 +35,12 @@ constexpr auto kEvidenceFileFields = [](auto& io, auto& f) {
   io.required("cells", f.cells);
 };
 
-bool same_layouts(const EvidenceCell& a, const EvidenceCell& b) {
-  return a.tp == b.tp && a.pp == b.pp && a.cp == b.cp && a.offload == b.offload &&
+// All kinds of b, and perhaps more ways to split the model.
+bool covers(const EvidenceCell& a, const EvidenceCell& b) {
+  return a.tp >= b.tp && a.pp >= b.pp && a.cp >= b.cp && a.offload == b.offload &&
          a.zero_stage == b.zero_stage;
 }
+bool same_layouts(const EvidenceCell& a, const EvidenceCell& b) { return covers(a, b) && covers(b, a); }
 
 }  // namespace
 
@@ -138,7 +140,10 @@ Evidence EvidenceTable::of(const std::string& stack, const std::string& generati
   const EvidenceCell mine = evidence_cell(stack, generation, plan, seq_len);
   for (const EvidenceCell& c : cells) {
     if (one_family(stack, c.stack)) out.of_stack += c.runs;
-    if (c.generation != generation || !same_layouts(c, mine)) continue;
+    if (c.generation != generation || !covers(c, mine)) continue;
+    out.covering += c.runs;
+    if (one_family(stack, c.stack)) out.covering_of_stack += c.runs;
+    if (!same_layouts(c, mine)) continue;
     out.near += c.runs;
     if (one_family(stack, c.stack)) out.near_of_stack += c.runs;
     if (c.stack == stack) out.near_own += c.runs;

@@ -27,7 +27,7 @@ EvidenceCell evidence_cell(const std::string& stack, const std::string& generati
 // Adds one run to its kind.
 void add_run(std::vector<EvidenceCell>&, const EvidenceCell& run);
 
-// Whose runs on a generation of devices use the kinds of parallelism of a layout?
+// Whose runs on a generation of devices use the kinds of parallelism of a layout, or these and more?
 enum class LikeRuns : std::uint8_t { of_family, of_others, none };
 
 // Runs of its code that make a kind of layout one that people run.
@@ -38,6 +38,9 @@ struct Evidence {
   int near_of_stack = 0;  // of those, of stacks of this family: what is built on the same code
   int near_own = 0;       // of those, of the stack itself
   int of_stack = 0;       // all runs of the family
+  // Runs that use these kinds, and perhaps more of tensor, pipeline and context parallelism: what is left out of a measured
+  // combination is nothing new. Of any stack, and of the family.
+  int covering = 0, covering_of_stack = 0;
   // What goes beyond every run of the family (of any stack where it has too few): "CP8 (measured to 4)".
   std::vector<std::string> extrapolates;
   // Those of them that are far: beyond not_far(), and slices of sequences kFarBeyond times as short.
@@ -46,7 +49,7 @@ struct Evidence {
 
   bool well_known() const { return near_of_stack >= kWellKnown; }
   LikeRuns like_runs() const {
-    return near_of_stack > 0 ? LikeRuns::of_family : near > 0 ? LikeRuns::of_others : LikeRuns::none;
+    return covering_of_stack > 0 ? LikeRuns::of_family : covering > 0 ? LikeRuns::of_others : LikeRuns::none;
   }
 };
 // Degrees up to some times what was measured are what people try next; beyond, nobody knows.

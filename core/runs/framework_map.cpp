@@ -222,8 +222,7 @@ std::string far_from_runs(const FrameworkMap& map, const ModelSpec& model, const
   if (own_machine || map.measured_stacks.empty() ||
       std::ranges::find(map.measured_stacks, training.stack) != map.measured_stacks.end())
     return far;
-  return (far.empty() ? "" : far + "; ") + "no run of " + training.stack +
-         ", whose constants are those of its class";
+  return (far.empty() ? "" : far + "; ") + "constants assumed, not fitted to " + training.stack + " runs";
 }
 
 LayerSplit split_of(const FrameworkMap& map, std::string_view stack) {

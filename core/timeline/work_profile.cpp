@@ -45,7 +45,8 @@ void from_json(const nlohmann::json& j, WorkProfile& p) {
   read_object(j, p, kProfile);
   for (const auto& [key, work] : p.works)
     if (const std::string own = work_key(parse_work_key(key)); own != key)
-      throw ConfigError(Problem{"", "works", key, own, "a work has one spelling: it is found by that alone"});
+      throw ConfigError(
+          Problem{"", "works", key, own, "an operation has one spelling: it is found by that alone"});
 }
 
 WorkProfile load_profile(const std::string& file_or_name, const std::filesystem::path& presets) {

@@ -167,8 +167,9 @@ Decision AdaptationPolicy::decide(std::int64_t step, std::int64_t steps_left) {
   d.move = tools_.move(best.layout, cluster) + restart_;
   if (d.gain().v <= 0) {
     d.why = fmt::format(
-        "the best other layout takes {:.4g} s a step instead of {:.4g}; over {} steps, with {:.0f} % of "
-        "doubt, that does not pay for a change of {:.3g} s",
+        "the best other layout takes {:.4g} s a step instead of {:.4g}; over {} steps, with an uncertainty "
+        "of {:.0f} %, "
+        "that does not pay for a change of {:.3g} s",
         d.then.v, d.now.v, steps_left, 100 * d.doubt, d.move.v);
     return d;
   }

@@ -78,8 +78,9 @@ std::vector<std::string> MachineBelief::lines(const Drift& drift, const ClusterS
                                 part.index, gpu.node, gpu.gpu, part.times));
   }
   for (const Drift::Part& part : drift.nodes)
-    lines.push_back(fmt::format("exchanges of node {} with other nodes take {:.2f} times as long as expected",
-                                part.index, part.times));
+    lines.push_back(
+        fmt::format("communication of node {} with other nodes takes {:.2f} times as long as expected",
+                    part.index, part.times));
   if (drift.everything != 1)
     lines.push_back(fmt::format("all ranks compute {:.2f} times as long as before", drift.everything));
   return lines;

@@ -106,7 +106,7 @@ std::vector<std::size_t> shortlist(std::span<const RankedPlan> ranked, int count
   return chosen;
 }
 
-std::optional<std::size_t> surer_tie(std::span<const RankedPlan> ranked) {
+std::optional<std::size_t> lower_risk_tie(std::span<const RankedPlan> ranked) {
   std::optional<std::size_t> surest;
   for (std::size_t i = 1; i < ranked.size(); ++i) {
     const double mine = half_width(ranked[i].prediction);
@@ -124,7 +124,7 @@ Bytes roomy(Bytes capacity, const StackSpec& stack) {
   return stack.memory.exact_tensors ? most : std::min(Bytes(capacity.v / 10 * 9), most);
 }
 
-bool surer(const Prediction& p, const Prediction& than) {
+bool lower_risk(const Prediction& p, const Prediction& than) {
   constexpr double kRounding = 1e-9;
   const double mine = half_width(p), other = half_width(than);
   return known_better(p, than) ||
@@ -134,8 +134,8 @@ bool surer(const Prediction& p, const Prediction& than) {
 
 }  // namespace
 
-std::optional<RankedPlan> surer_plan(const Job& job, const PlanLimits& limits,
-                                     std::span<const RankedPlan> ranked, const SearchOptions& options) {
+std::optional<RankedPlan> lower_risk_plan(const Job& job, const PlanLimits& limits,
+                                          std::span<const RankedPlan> ranked, const SearchOptions& options) {
   if (ranked.empty()) return std::nullopt;
   const RankedPlan& first = ranked.front();
   const SearchBudget budget(options);
@@ -154,7 +154,7 @@ std::optional<RankedPlan> surer_plan(const Job& job, const PlanLimits& limits,
     RankedPlan found = report.ranked.front();
     found.slower = found.prediction.step / first.prediction.step - 1;
     found.tie = found.slower < options.tie_share;
-    return found.tie && surer(found.prediction, first.prediction) ? std::optional(found) : std::nullopt;
+    return found.tie && lower_risk(found.prediction, first.prediction) ? std::optional(found) : std::nullopt;
   };
   const UncertaintyClass uncertainty = first.prediction.uncertainty;
   if (uncertainty == UncertaintyClass::offload || uncertainty == UncertaintyClass::near_full ||
@@ -166,7 +166,7 @@ std::optional<RankedPlan> surer_plan(const Job& job, const PlanLimits& limits,
                           {PlanField::activation_offload, Relation::equal, 0},
                           on_fast_links}))
       return found;
-    // Elsewhere what offloads or is nearly full is no surer.
+    // Elsewhere what offloads or is nearly full is no less risk.
     if (uncertainty == UncertaintyClass::tp_crosses)
       if (auto found = ask({on_fast_links})) return found;
     const auto as_first = [&](PlanField field) {
@@ -176,17 +176,17 @@ std::optional<RankedPlan> surer_plan(const Job& job, const PlanLimits& limits,
       if (auto found = ask({as_first(PlanField::tp), as_first(PlanField::cp), as_first(PlanField::pp)}))
         return found;
   }
-  const auto tie = surer_tie(ranked);
+  const auto tie = lower_risk_tie(ranked);
   return tie ? std::optional(ranked[*tie]) : std::nullopt;
 }
 
-PlanLimits told_apart(const ParallelPlan& surer, const ParallelPlan& first) {
+PlanLimits told_apart(const ParallelPlan& lower_risk, const ParallelPlan& first) {
   PlanLimits out;
   for (const PlanField field :
        {PlanField::tp, PlanField::cp, PlanField::pp, PlanField::vp, PlanField::zero_stage,
         PlanField::micro_batch, PlanField::recompute, PlanField::optimizer_offload,
         PlanField::parameter_offload, PlanField::activation_offload})
-    if (const double value = field_value(surer, field); value != field_value(first, field))
+    if (const double value = field_value(lower_risk, field); value != field_value(first, field))
       out.limits.push_back({field, Relation::equal, value});
   return out;
 }

@@ -43,15 +43,15 @@ std::vector<std::size_t> shortlist(std::span<const RankedPlan> ranked, int count
 bool known_better(const Prediction&, const Prediction& than);
 
 // The tie of the first that is known best, when that is at least 1.8 times as well: what to take when nothing can be tried.
-std::optional<std::size_t> surer_tie(std::span<const RankedPlan> ranked);
+std::optional<std::size_t> lower_risk_tie(std::span<const RankedPlan> ranked);
 
 // A tie of the first that is known at least 1.8 times as well, or far less likely to run out of memory: the fastest that keeps
 // nothing on the host, leaves room in memory and stays on the fast links of a node, which is searched for where the first
 // does not; or that divides the GPUs as the first does and leaves room; else the surest of those ranked.
-std::optional<RankedPlan> surer_plan(const Job&, const PlanLimits&, std::span<const RankedPlan> ranked,
-                                     const SearchOptions&);
+std::optional<RankedPlan> lower_risk_plan(const Job&, const PlanLimits&, std::span<const RankedPlan> ranked,
+                                          const SearchOptions&);
 // What tells its kind from the first one's, as --fix takes it: "z=3,mbs=2,ao=0".
-PlanLimits told_apart(const ParallelPlan& surer, const ParallelPlan& first);
+PlanLimits told_apart(const ParallelPlan& lower_risk, const ParallelPlan& first);
 
 struct Tried {
   PlanFile plan;

@@ -111,7 +111,7 @@ bool before(std::string_view a, std::string_view b) {
 }
 
 // The text without one kind of prefix; nothing where it has not that kind.
-std::optional<std::string> without(const std::string& text, Reader reader) {
+std::optional<std::string> without_tag(const std::string& text, Reader reader) {
   int lines = 0, with = 0;
   std::map<std::string_view, int, bool (*)(std::string_view, std::string_view)> names(before);
   each_line(text, [&](std::string_view line, int) {
@@ -149,7 +149,7 @@ std::string without_collector_tags(std::string text) {
   for (int depth = 0; depth < kDeepest; ++depth) {
     bool taken = false;
     for (const Reader reader : kReaders)
-      if (auto rest = without(text, reader)) {
+      if (auto rest = without_tag(text, reader)) {
         text = *std::move(rest), taken = true;
         break;
       }

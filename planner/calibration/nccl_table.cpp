@@ -305,7 +305,7 @@ NcclTable parse_nccl_table(std::string_view bytes, const std::string& file,
         : table.ranks == 0
             ? "which GPUs took part is in the lines before the sizes, '#  Rank  0 Group  0 Pid ... on "
               "HOST device  0 [0x10] NVIDIA ...': give the whole output"
-            : "one rank exchanges nothing: start it on several GPUs (-g 8, or mpirun)"});
+            : "one rank sends nothing: start it on several GPUs (-g 8, or mpirun)"});
   if (stated) require_kind(*stated, signs, text, file);
   table.kind = stated ? *stated : kind_of_program(signs, text, file);
   return table;

@@ -212,8 +212,8 @@ ProfileFit profile_priors(const WorkProfile& profile, const std::string& file, c
   if (profile.facts)
     std::ranges::move(samples_of_machine(*profile.facts, samples, cluster), std::back_inserter(samples));
   if (samples.empty())
-    throw ConfigError(Problem{file, "works", fmt::format("{} works", profile.works.size()),
-                              "at least one product, pass over memory, copy or exchange of 1 MiB that this "
+    throw ConfigError(Problem{file, "works", fmt::format("{} operations", profile.works.size()),
+                              "at least one GEMM, pass over memory, copy or collective of 1 MiB that this "
                               "cluster can run",
                               "sextant profile --for plan.json -o profile.json"});
   const std::vector<FreeConstant> calibrated = constants_for(samples, cluster, stack, constants, rules);

@@ -156,8 +156,8 @@ std::vector<MemoryTerm> memory_terms(const Job& job, const ParallelPlan& best, c
     if (static_cast<BufferKind>(k) != BufferKind::host && (a.at_peak[k] > 0 || b.at_peak[k] > 0))
       terms.push_back(
           {std::string(name(static_cast<BufferKind>(k))), Bytes(a.at_peak[k]), Bytes(b.at_peak[k])});
-  terms.push_back({"reserve", a.fragmented, b.fragmented});
-  terms.push_back({"outside", a.outside, b.outside});
+  terms.push_back({"allocator reserve", a.fragmented, b.fragmented});
+  terms.push_back({"CUDA context and NCCL", a.outside, b.outside});
   return terms;
 }
 

@@ -122,11 +122,12 @@ bool SearchTree::above_memory(double floor_bytes, const ParallelPlan& plan, std:
       Outcome::out_of_memory, members, plan,
       [&] {
         const Bytes outside = outside_of(job_.stack.memory, space_.world);
-        return fmt::format(
-            "needs at least {:.1f} of {:.1f} GiB ({})", needed(floor_bytes) / (1 << 30), gib(memory_limit_),
-            outside > memory_limit_ ? fmt::format("{:.1f} GiB of them {} itself takes, whatever it trains",
-                                                  gib(outside), job_.stack.name)
-                                    : what());
+        return fmt::format("needs at least {:.1f} GiB, has {:.1f} GiB ({})", needed(floor_bytes) / (1 << 30),
+                           gib(memory_limit_),
+                           outside > memory_limit_
+                               ? fmt::format("{:.1f} GiB of them {} itself takes, whatever it trains",
+                                             gib(outside), job_.stack.name)
+                               : what());
       },
       out);
   return true;

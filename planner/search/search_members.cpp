@@ -137,7 +137,7 @@ bool SearchTree::fits(Node& node, SearchCache& cache, Expansion& out) const {
       Outcome::out_of_memory, node.members, p,
       [&] {
         if (!on_host) return too_large(job_, memory)->text;
-        return fmt::format("needs {:.1f} of {:.1f} GiB (most of it {} of stage {})", gib(memory.peak),
+        return fmt::format("needs {:.1f} GiB, has {:.1f} GiB (most of it {} of stage {})", gib(memory.peak),
                            gib(memory_limit_), memory.largest, memory.stage);
       },
       out);

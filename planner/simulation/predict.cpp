@@ -181,13 +181,13 @@ std::optional<Rejection> too_large(const Job& job, const PlanMemory& memory) {
   if (const Bytes host = job.cluster.node.host_memory; memory.host_of_node > host)
     return Rejection{
         RejectReason::out_of_memory,
-        fmt::format("what is offloaded needs {:.4g} GiB of a node's host memory, which has {:.4g}",
+        fmt::format("what is offloaded needs {:.4g} GiB of a node's host memory, which has {:.4g} GiB",
                     gib(memory.host_of_node), gib(host)),
         static_cast<double>(memory.host_of_node.v), static_cast<double>(host.v)};
   if (memory.peak <= have) return std::nullopt;
   return Rejection{RejectReason::out_of_memory,
-                   fmt::format("needs {:.1f} of {:.1f} GiB (most of it {} of stage {})", gib(memory.peak),
-                               gib(have), memory.largest, memory.stage),
+                   fmt::format("needs {:.1f} GiB, has {:.1f} GiB (most of it {} of stage {})",
+                               gib(memory.peak), gib(have), memory.largest, memory.stage),
                    static_cast<double>(memory.peak.v), static_cast<double>(have.v)};
 }
 

@@ -43,7 +43,7 @@ struct Steps {
 };
 
 // Of a work or a run in a list of works, then of runs.
-std::size_t place(const Steps& g, WorkId id) {
+std::size_t price_index(const Steps& g, WorkId id) {
   return id < kFirstRun ? id : g.works.size() + (id - kFirstRun);
 }
 
@@ -57,7 +57,8 @@ void price_runs(const Steps& g, std::span<const OpCost> by_work, double time_sca
   }
   for (std::size_t r = 0; r < g.runs.size(); ++r)
     for (auto* list : {&scratch.price, &scratch.scaled})
-      (*list)[g.works.size() + r] = (*list)[place(g, g.runs[r].before)] + (*list)[place(g, g.runs[r].last)];
+      (*list)[g.works.size() + r] =
+          (*list)[price_index(g, g.runs[r].before)] + (*list)[price_index(g, g.runs[r].last)];
 }
 
 bool is_alone(const OpCost& cost) { return !cost.beside; }
@@ -70,7 +71,8 @@ void share_alone(const Steps& g, std::span<const OpCost> by_work, SimulateScratc
   if (std::ranges::all_of(by_work, is_alone)) return;
   for (std::size_t w = 0; w < g.works.size(); ++w)
     alone.push_back(is_alone(by_work[w]) ? scratch.price[w] : 0.0);
-  for (const WorkRun& run : g.runs) alone.push_back(alone[place(g, run.before)] + alone[place(g, run.last)]);
+  for (const WorkRun& run : g.runs)
+    alone.push_back(alone[price_index(g, run.before)] + alone[price_index(g, run.last)]);
   for (std::size_t i = 0; i < alone.size(); ++i)
     if (scratch.price[i] > 0) alone[i] /= scratch.price[i];
 }
@@ -117,7 +119,9 @@ bool interfere(const Steps& g, const SimulateOptions& options, SimulateScratch& 
   const std::uint32_t* next = scratch.next.data();
   double* duration = scratch.duration.data();
   const std::vector<double>& alone = scratch.alone;
-  const auto share = [&](std::uint32_t op) { return alone.empty() ? 1.0 : alone[place(g, g.ops[op].work)]; };
+  const auto share = [&](std::uint32_t op) {
+    return alone.empty() ? 1.0 : alone[price_index(g, g.ops[op].work)];
+  };
   bool any = false;
   for (std::size_t lane = 0; lane < g.lanes; ++lane) {
     const Slowing slows = beside_compute(static_cast<LaneId>(lane), options);
@@ -148,9 +152,10 @@ double makespan_of(const Steps& g, std::span<const OpCost> by_work, const Simula
   price_runs(g, by_work, options.time_scale, scratch);
   const std::vector<double>& factor = options.stage_compute_factor;
   const double* price = scratch.price.data();
-  const auto cost_of = [&](std::size_t, const TimedOp& op) { return price[place(g, op.work)]; };
+  const auto cost_of = [&](std::size_t, const TimedOp& op) { return price[price_index(g, op.work)]; };
   const auto scaled_cost_of = [&](std::size_t i, const TimedOp& op) {
-    return cost_of(i, op) + (factor[op.lanes[0] / kLaneKinds] - 1.0) * scratch.scaled[place(g, op.work)];
+    return cost_of(i, op) +
+           (factor[op.lanes[0] / kLaneKinds] - 1.0) * scratch.scaled[price_index(g, op.work)];
   };
   const double makespan =
       factor.empty() ? sweep<true>(g, scratch, cost_of) : sweep<true>(g, scratch, scaled_cost_of);

@@ -98,7 +98,7 @@ struct Lowered {
   SimulateScratch scratch;
 };
 
-Seconds step_of(ResolvedRun run, const PredictOptions& options, Lowered& lowered) {
+Seconds priced_step(ResolvedRun run, const PredictOptions& options, Lowered& lowered) {
   if (options.adjust) options.adjust(run);
   const Topology topology(run.cluster);
   const AnalyticCostModel cost(run.cluster, run.stack, constants_of(run.cluster.device.generation, options));
@@ -119,7 +119,7 @@ Seconds step_of(ResolvedRun run, const PredictOptions& options, Lowered& lowered
 std::optional<Seconds> predict_step(ResolvedRun run, const PredictOptions& options) {
   if (!validate(run.plan, run.model, run.training).empty()) return std::nullopt;
   Lowered lowered;
-  return step_of(std::move(run), options, lowered);
+  return priced_step(std::move(run), options, lowered);
 }
 
 std::vector<std::optional<Seconds>> predict_steps(const ResolvedRun& run,
@@ -127,7 +127,7 @@ std::vector<std::optional<Seconds>> predict_steps(const ResolvedRun& run,
   std::vector<std::optional<Seconds>> out(presets.size());
   if (presets.empty() || !validate(run.plan, run.model, run.training).empty()) return out;
   Lowered lowered;
-  for (std::size_t i = 0; i < presets.size(); ++i) out[i] = step_of(run, presets[i]->options(), lowered);
+  for (std::size_t i = 0; i < presets.size(); ++i) out[i] = priced_step(run, presets[i]->options(), lowered);
   return out;
 }
 

@@ -99,7 +99,7 @@ std::string Checkpoint::Impl::otherwise() const {
       return fmt::format(
           "the checkpoint is damaged; the one of step {0} before it has all its files: --step {0}", at->step);
     return fmt::format(
-        "the checkpoint is damaged; go on from the one of step {0}, which is complete: sextant run -o {1} "
+        "the checkpoint is damaged; resume from the one of step {0}, which is complete: sextant run -o {1} "
         "--resume --resume-step {0}",
         at->step, run.string());
   }
@@ -109,8 +109,9 @@ std::string Checkpoint::Impl::otherwise() const {
 void Checkpoint::Impl::require_there() const {
   std::error_code none;
   if (!candidate && !manifest.files.empty() && !fs::exists(path, none) && !none)
-    throw ConfigError(Problem{path.string(), "", "dropped while it was read", "a checkpoint that stays",
-                              "its run goes on and keeps the newest ones: give the same command again"});
+    throw ConfigError(
+        Problem{path.string(), "", "dropped while it was read", "a checkpoint that stays",
+                "its run is still training and keeps the newest ones: give the same command again"});
 }
 
 void Checkpoint::Impl::damaged(const ConfigError& e) const {

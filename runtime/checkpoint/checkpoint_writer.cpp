@@ -268,7 +268,7 @@ void CheckpointWriter::tell_failure() {
   // Not this step: first what is left of the failed save is removed, beside training.
   const auto next = [&] {
     const std::int64_t step = trainer_.clock().step + 1, every = options_.every;
-    return fmt::format("training goes on, and the first that can be saved next is step {}, or the end",
+    return fmt::format("training continues, and the first that can be saved next is step {}, or the end",
                        due_ ? step : (step + every - 1) / every * every);
   };
   options_.on_problem(fmt::format("the checkpoint of step {} could not be written: {}; {}", event_.step,
@@ -324,7 +324,7 @@ void CheckpointWriter::finish() {
   throw BackendError(
       fmt::format("the checkpoint of step {} could not be written: {}; {}", event_.step, problem_,
                   saved.empty() ? "nothing of the run is saved"
-                                : fmt::format("--resume goes on from step {}", saved.back().step)));
+                                : fmt::format("--resume continues from step {}", saved.back().step)));
 }
 
 }  // namespace sextant

@@ -135,7 +135,7 @@ TcpProcess::Decision TcpProcess::decide() const {
   if (silent >= std::ssize(next.members))
     throw Aborted(fmt::format(
         "{} ranks are silent and {} are left: those that are silent may go on, so these do not\n  --resume "
-        "--adapt goes on from the newest checkpoint with the ranks that are started",
+        "--adapt resumes from the newest checkpoint with the ranks that are started",
         silent, next.members.size()));
   ++next.epoch;
   return next;

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 static_assert(std::endian::native == std::endian::little,
               "tokens are stored little-endian and read as they are");
 
-constexpr std::size_t kBlock = 4U << 20;
+constexpr std::size_t kReadBlock = 4U << 20;
 
 fs::path with_suffix(const fs::path& path, const char* suffix) { return path.string() + suffix; }
 
@@ -36,8 +36,8 @@ DataIndex read_index(const fs::path& folder) {
 void compare(const fs::path& path, const MappedFile& file, const std::string& expected,
              const std::function<void(std::int64_t)>& progress) {
   Digest digest;
-  for (std::size_t at = 0; at < file.bytes().size(); at += kBlock) {
-    const auto block = file.bytes().subspan(at, std::min(kBlock, file.bytes().size() - at));
+  for (std::size_t at = 0; at < file.bytes().size(); at += kReadBlock) {
+    const auto block = file.bytes().subspan(at, std::min(kReadBlock, file.bytes().size() - at));
     digest.add(block);
     if (progress) progress(static_cast<std::int64_t>(block.size()));
   }

@@ -31,8 +31,8 @@ bool named(const fs::path& path, std::initializer_list<const char*> extensions) 
   return std::ranges::any_of(extensions, [&](const char* e) { return extension == e; });
 }
 
-[[noreturn]] void refuse(const std::string& file, std::string found, std::string expected,
-                         std::string hint = "") {
+[[noreturn]] void refuse_text(const std::string& file, std::string found, std::string expected,
+                              std::string hint = "") {
   throw ConfigError(Problem{file, "", std::move(found), std::move(expected), std::move(hint)});
 }
 
@@ -40,13 +40,13 @@ TextInput describe(const fs::path& path) {
   std::error_code error;
   const auto status = fs::status(path, error);
   if (error && status.type() != fs::file_type::not_found)
-    refuse(path.string(), error.message(), "a text file");
-  if (!fs::exists(status)) refuse(path.string(), "no such file", "a text file");
-  if (!fs::is_regular_file(status)) refuse(path.string(), "no regular file", "a text file");
+    refuse_text(path.string(), error.message(), "a text file");
+  if (!fs::exists(status)) refuse_text(path.string(), "no such file", "a text file");
+  if (!fs::is_regular_file(status)) refuse_text(path.string(), "no regular file", "a text file");
   TextInput input{.path = path, .jsonl = named(path, {".jsonl", ".ndjson"})};
   input.bytes = static_cast<std::int64_t>(fs::file_size(path, error));
   const auto modified = fs::last_write_time(path, error);
-  if (error) refuse(path.string(), error.message(), "a file that can be read");
+  if (error) refuse_text(path.string(), error.message(), "a file that can be read");
   const auto since_epoch = std::chrono::file_clock::to_sys(modified).time_since_epoch();
   input.modified_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(since_epoch).count();
   return input;
@@ -76,7 +76,7 @@ void add_texts(const fs::path& folder, std::vector<fs::path>& around, std::vecto
              (at->is_regular_file(none) || !at->exists(none)))
       paths.push_back(path);  // a link to nothing is a text that is missed
   }
-  if (error) refuse(folder.string(), error.message(), "a folder that can be read");
+  if (error) refuse_text(folder.string(), error.message(), "a folder that can be read");
   around.pop_back();
 }
 
@@ -85,9 +85,9 @@ std::vector<fs::path> texts_in(const fs::path& folder) {
   add_texts(folder, around, paths);
   std::ranges::sort(paths);
   if (paths.empty())
-    refuse(folder.string(), "a folder without texts",
-           "files named *.txt, *.text, *.md, *.jsonl or *.ndjson, also with .gz",
-           "name the files themselves to take others");
+    refuse_text(folder.string(), "a folder without texts",
+                "files named *.txt, *.text, *.md, *.jsonl or *.ndjson, also with .gz",
+                "name the files themselves to take others");
   return paths;
 }
 
@@ -125,7 +125,7 @@ std::vector<TextInput> find_texts(const std::vector<std::string>& arguments) {
       paths = texts_in(argument);
     } else if (!fs::exists(argument, error) && argument.find_first_of("*?[") != argument.npos) {
       paths = matches(argument);
-      if (paths.empty()) refuse(argument, "no file", "a pattern that files match");
+      if (paths.empty()) refuse_text(argument, "no file", "a pattern that files match");
     }
     std::set<fs::path> met;  // a link within a folder is no second file
     for (const fs::path& path : paths)
@@ -135,7 +135,7 @@ std::vector<TextInput> find_texts(const std::vector<std::string>& arguments) {
   for (const TextInput& i : inputs) all.push_back(fs::weakly_canonical(i.path));
   std::ranges::sort(all);
   if (const auto twice = std::ranges::adjacent_find(all); twice != all.end())
-    refuse(twice->string(), "named twice", "every file once");
+    refuse_text(twice->string(), "named twice", "every file once");
   return inputs;
 }
 
@@ -146,7 +146,7 @@ void check_members(const fs::path& path, const std::string& name) {
   std::ifstream in(path, std::ios::binary);
   std::vector<char> packed(kPiece), text(kPiece);
   const auto unread = [&] {
-    refuse(name, fmt::format("cannot be read: {}", std::strerror(errno)), "a gzip file");
+    refuse_text(name, fmt::format("cannot be read: {}", std::strerror(errno)), "a gzip file");
   };
   if (!in) unread();
   z_stream z{};
@@ -167,8 +167,8 @@ void check_members(const fs::path& path, const std::string& name) {
       if (code == Z_STREAM_END)
         between = true, (void)::inflateReset(&z);
       else if (code != Z_OK && code != Z_BUF_ERROR)
-        refuse(name, fmt::format("no gzip data at or behind byte {}", at), "a gzip file, whole",
-               "was it downloaded whole? gzip -t tells");
+        refuse_text(name, fmt::format("no gzip data at or behind byte {}", at), "a gzip file, whole",
+                    "was it downloaded whole? gzip -t tells");
     }
   }
   if (in.bad()) unread();
@@ -182,14 +182,14 @@ struct TextReader::File {
   bool checked = false;
   std::int64_t size = 0;  // bytes when it was opened
   explicit File(const fs::path& of) : gz(::gzopen(of.c_str(), "rbe")), path(of), name(of.string()) {
-    if (!gz) refuse(name, std::strerror(errno), "a file that can be read");
+    if (!gz) refuse_text(name, std::strerror(errno), "a file that can be read");
     ::gzbuffer(gz, 1U << 18);
     if (std::error_code none; fs::is_regular_file(path, none))
       size = std::max<std::int64_t>(0, static_cast<std::int64_t>(fs::file_size(path, none)));
     if (char first = 0; path.extension() == ".gz" && ::gzdirect(gz) && ::gzread(gz, &first, 1) == 1) {
       ::gzclose(gz);
-      refuse(name, "no gzip data", "a gzip file, as its name says",
-             "was it downloaded whole, and not an error page?");
+      refuse_text(name, "no gzip data", "a gzip file, as its name says",
+                  "was it downloaded whole, and not an error page?");
     }
   }
   ~File() { ::gzclose(gz); }
@@ -206,14 +206,14 @@ struct TextReader::File {
   void check_end() {
     if (!::gzdirect(gz)) return check_members(path, name);
     if (const auto at = static_cast<std::int64_t>(::gztell(gz)); at < size)
-      refuse(name, fmt::format("{} bytes", at), fmt::format("the {} bytes that it had", size),
-             "it became shorter while it was read");
+      refuse_text(name, fmt::format("{} bytes", at), fmt::format("the {} bytes that it had", size),
+                  "it became shorter while it was read");
   }
   [[noreturn]] void failed() {
     int code = 0;
     std::string why = ::gzerror(gz, &code);
     if (why.starts_with(name + ": ")) why.erase(0, name.size() + 2);  // it is said already
-    refuse(name, code == Z_ERRNO ? std::strerror(errno) : why, "a file that can be read to its end");
+    refuse_text(name, code == Z_ERRNO ? std::strerror(errno) : why, "a file that can be read to its end");
   }
 };
 
@@ -263,11 +263,11 @@ std::optional<TextBlock> TextReader::next() {
       if (before >= kReadBytes) cut = find_cut(buffer_, input.jsonl, unit_, tokenizer_);
       if (cut.end > 0) break;
       if (before > kLongestPart)
-        refuse(fmt::format("{}:{}", input.path.string(), at_.line),
-               fmt::format("{} MiB without an end", before >> 20),
-               input.jsonl || unit_ != DocumentUnit::file
-                   ? "shorter lines"
-                   : "a text with lines or words at which it can be divided");
+        refuse_text(fmt::format("{}:{}", input.path.string(), at_.line),
+                    fmt::format("{} MiB without an end", before >> 20),
+                    input.jsonl || unit_ != DocumentUnit::file
+                        ? "shorter lines"
+                        : "a text with lines or words at which it can be divided");
       // As much again, so that what has no end is not looked through again for each block of it.
       fill(std::max(kReadBytes, std::min(before, kLongestPart + kReadBytes - before)));
       if (buffer_.size() == before) {

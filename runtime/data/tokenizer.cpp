@@ -20,7 +20,7 @@ constexpr const char* kAccepted =
     "a sentencepiece model, tokenizer.json, Llama 3's tiktoken ranks, a folder with one of them, or the word "
     "bytes";
 
-fs::path file_of(const std::string& given) {
+fs::path tokenizer_file(const std::string& given) {
   std::error_code error;  // whoever reads it says what is wrong
   if (!fs::is_directory(given, error)) return given;
   for (const char* usual : {"tokenizer.json", "tokenizer.model", "original/tokenizer.model"})
@@ -79,7 +79,7 @@ std::string_view name(TokenizerKind kind) {
 
 Tokenizer load_tokenizer(const std::string& file_or_name) {
   if (file_or_name == "bytes") return byte_tokenizer();
-  const fs::path file = file_of(file_or_name);
+  const fs::path file = tokenizer_file(file_or_name);
   const std::string text = read_text_file(file);
   const std::string of_file = digest(text);
   Tokenizer found = [&] {

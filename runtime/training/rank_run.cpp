@@ -68,8 +68,8 @@ void agree(const std::string& job, Communicator& world, RunShared& shared) {
       auto problems = e.problems();
       if (run.save) {
         std::string& hint = problems.front().hint;
-        hint +=
-            fmt::format("{}the run is saved: --resume goes on from step {}", hint.empty() ? "" : "; ", step);
+        hint += fmt::format("{}the run is saved: --resume continues from step {}", hint.empty() ? "" : "; ",
+                            step);
       }
       throw ConfigError(std::move(problems));
     }

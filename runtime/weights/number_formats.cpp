@@ -64,7 +64,7 @@ void decode(std::span<const std::byte> from, std::span<double> to, F&& widen) {
 }
 
 template <class T, class F>
-void encode(std::span<const double> from, std::span<std::byte> to, F&& narrow) {
+void encode_number(std::span<const double> from, std::span<std::byte> to, F&& narrow) {
   for (std::size_t i = 0; i < from.size(); ++i) {
     const T bits = narrow(from[i]);
     std::memcpy(to.data() + i * sizeof(T), &bits, sizeof(T));
@@ -100,13 +100,13 @@ void encode_numbers(StoredType type, std::span<const double> from, std::span<std
   SEXTANT_CHECK(to.size() == from.size() * static_cast<std::size_t>(size_bytes(type)), "numbers and bytes");
   switch (type) {
     case StoredType::f64:
-      return encode<double>(from, to, [](double x) { return x; });
+      return encode_number<double>(from, to, [](double x) { return x; });
     case StoredType::f32:
-      return encode<float>(from, to, [](double x) { return static_cast<float>(x); });
+      return encode_number<float>(from, to, [](double x) { return static_cast<float>(x); });
     case StoredType::f16:
-      return encode<std::uint16_t>(from, to, Half::narrow);
+      return encode_number<std::uint16_t>(from, to, Half::narrow);
     case StoredType::bf16:
-      return encode<std::uint16_t>(from, to, Brain::narrow);
+      return encode_number<std::uint16_t>(from, to, Brain::narrow);
     default:
       SEXTANT_CHECK(false, "not a floating-point format");
   }

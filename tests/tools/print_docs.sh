@@ -13,6 +13,12 @@ if tools/dev/print_docs.py --check --sextant "$sextant" "$folder/stale.md" >/dev
   exit 1
 fi
 
+printf '```console shape\n$ sextant presets stacks\n\n%s\n```\n' 'made of other words' >"$folder/stale.md"
+if tools/dev/print_docs.py --check --sextant "$sextant" "$folder/stale.md" >/dev/null; then
+  echo "a line that is not printed was not found"
+  exit 1
+fi
+
 broken=0
 for page in README.md CHANGELOG.md docs/*.md; do
   while IFS= read -r link; do

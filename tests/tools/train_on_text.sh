@@ -18,7 +18,7 @@ check() { # check WHAT COMMAND...
 check "the walk ends well" "$here/../../tools/dev/train_on_text.sh" "$sextant" "$folder/walk" 3 32 8 20000 >"$folder/out" 2>&1 || cat "$folder/out"
 cd "$folder/walk" || exit 1
 losses=$(sed -n 's/.*"step":\([0-9]*\),"loss":\([0-9.]*\).*/\1 \2/p' run/steps.jsonl)
-resumed=$(sed -n 's/.*going on from run.checkpoints.step-0*\([0-9]*\)$/\1/p' "$folder/out")
+resumed=$(sed -n 's/.*resuming from run.checkpoints.step-0*\([0-9]*\)$/\1/p' "$folder/out")
 check "it ended by the time limit, twice" [ "$(grep -c 'stopped: the time limit of 3 s' "$folder/out")" -eq 2 ]
 check "each step once, in order" awk '$1 != NR - 1 { exit 1 }' <<<"$losses"
 # The ten steps behind the change of layout are like the ten before it, and far from the first ones.

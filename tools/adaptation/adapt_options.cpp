@@ -25,8 +25,9 @@ void add_adapt_options(CLI::App& app, AdaptOptions& o) {
       app,
       {.flag = "--emulate",
        .metavar = "",
-       .text = "CPU ranks compute and exchange as slowly as the cluster of the plan: a trial of that cluster "
-               "with real steps"},
+       .text =
+           "CPU ranks compute and communicate as slowly as the cluster of the plan: a trial of that cluster "
+           "with real steps"},
       o.emulate);
   add_text(app,
            {.flag = "--inject",

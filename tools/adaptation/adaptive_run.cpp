@@ -116,7 +116,7 @@ void AdaptiveRun::meet(std::unique_ptr<Runnable>& runnable) {
   file_ = nlohmann::json::parse(text).get<PlanFile>();
   runnable = std::make_unique<Runnable>(running_, file_, profile_, presets_);
   if (decides())
-    hooks_.tell(fmt::format("{} ranks were started, and the plan has {}: going on under {}", ranks, planned,
+    hooks_.tell(fmt::format("{} ranks were started, and the plan has {}: training under {}", ranks, planned,
                             plan_key(file_.plan)));
 }
 

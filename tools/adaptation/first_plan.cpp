@@ -7,7 +7,7 @@ namespace sextant {
 
 PlanFile first_plan(Session& session, QuestionOptions options) {
   if (options.stack.empty()) options.stack = "sextant";
-  const Planning planning(read_question(options, session.presets()), session.presets());
+  const Planning planning(read_question(session, options), session.presets());
   const Question& q = planning.question();
   const Job job = planning.job();
   Searching searching(session.terminal, 0);

@@ -108,7 +108,7 @@ std::string AdaptiveRun::plan_without_lost(std::int64_t step) {
   const Decision decision = policy_->lose(just_lost_, step - 1, steps_ - step);
   if (decision.kind == DecisionKind::no_layout)
     throw BackendError(decision.why +
-                       "\n  --resume --adapt goes on from the newest checkpoint with another number");
+                       "\n  --resume --adapt resumes from the newest checkpoint with another number");
   tell(decision);
   if (!next_) throw BackendError("no layout for the ranks that are left: " + decision.why);
   return nlohmann::json(*std::exchange(untold_, std::nullopt)).dump();

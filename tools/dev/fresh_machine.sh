@@ -66,7 +66,7 @@ what_changed() {
   since=$(($(git log -1 --format=%ct) - 24 * 3600))
   {
     git diff --name-only HEAD -- "${watched[@]}"
-    git log --since="@$since" --name-only --format= -- "${watched[@]}"
+    git log --first-parent -m --since="@$since" --name-only --format= -- "${watched[@]}" # what a merge brought, too
   } | sort -u
 }
 

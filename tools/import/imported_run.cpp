@@ -95,8 +95,7 @@ std::vector<std::string> import_notes(const ImportedRun& run, const StackSpec& s
                                                 stack.name, stack.title, stack.version)};
   if (!run.assumed.empty()) notes.push_back("assumed: " + first_words(run.assumed, kMostNamed, "; "));
   if (!run.unread.empty())
-    notes.push_back("not understood, and so without effect here: " +
-                    first_words(run.unread, kMostNamed, "; "));
+    notes.push_back("not understood, and so not used here: " + first_words(run.unread, kMostNamed, "; "));
   return notes;
 }
 

@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 constexpr int kDefaultSeqLen = 4096, kDefaultGlobalBatch = 1024;
 
 // Settings of --set whose path begins with `prefix.`, without it.
-std::vector<std::string> settings_of(const std::vector<std::string>& all, const std::string& prefix) {
+std::vector<std::string> settings_from(const std::vector<std::string>& all, const std::string& prefix) {
   std::vector<std::string> own;
   for (const auto& setting : all)
     if (setting.starts_with(prefix + ".")) own.push_back(setting.substr(prefix.size() + 1));
@@ -57,7 +57,7 @@ bool is_cluster_setting(const std::string& setting) {
 // Any field of a value with a JSON form, by its path below `prefix`.
 template <class T>
 void apply_settings(T& value, const std::vector<std::string>& all, const std::string& prefix) {
-  const auto settings = settings_of(all, prefix);
+  const auto settings = settings_from(all, prefix);
   if (settings.empty()) return;
   try {
     nlohmann::json j = value;
@@ -240,6 +240,7 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
     q.file = reading_as(FileUse::plan, options.plan, [&] { return load_plan_file(options.plan); });
     q.model = q.file->model, q.training = q.file->training, q.cluster = q.file->cluster;
     q.stack = q.file->stack, q.plan = q.file->plan;
+    if (!q.file->former.empty()) q.former.push_back(q.file->former);
   } else {
     if (!options.plan.empty()) with_file("--plan", [&] { parse_plan_key(options.plan); });
     if (run) require_beside(*run, options);
@@ -275,7 +276,7 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
     const std::string name = !options.stack.empty() ? options.stack : run ? run->stack : q.training.stack;
     reading_as(FileUse::stack, name, [&] {
       with_file("--stack",
-                [&] { q.stack = load_stack(name, presets, q.cluster.device.generation, &q.notes); });
+                [&] { q.stack = load_stack(name, presets, q.cluster.device.generation, &q.former); });
     });
   }
   const auto blocks = set_value(options.set, "stack.kernels.blocks");
@@ -363,22 +364,22 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
     q.profile = reading_as(FileUse::profile, options.profile,
                            [&] { return load_profile_of(options.profile, q.cluster.device, presets); });
     if (q.stack.name != kProfiledStack)
-      q.notes.push_back(
-          fmt::format("the works of {} were measured under this project's own runtime (--stack {}); those of "
-                      "{} may take other times",
-                      options.profile, kProfiledStack, q.stack.name));
+      q.notes.push_back(fmt::format(
+          "the operations of {} were measured under this project's own runtime (--stack {}); those of "
+          "{} may take other times",
+          options.profile, kProfiledStack, q.stack.name));
     const int ranks = q.plan ? q.plan->world() : q.cluster.gpus();
     if (const int beside = q.profile->table.ranks;
         q.cluster.device.generation == "cpu" && beside < ranks && !q.profile->table.works.empty())
-      q.notes.push_back(
-          fmt::format("the works of {} were measured with {} rank{} at work, here are {}: where these share "
-                      "cores, each takes longer",
-                      options.profile, beside, beside == 1 ? "" : "s", ranks));
+      q.notes.push_back(fmt::format(
+          "the operations of {} were measured with {} rank{} at work, here are {}: where these share "
+          "cores, each takes longer",
+          options.profile, beside, beside == 1 ? "" : "s", ranks));
   }
   if (q.cluster.jitter != JitterSpec{} && !options.samples_jitter) q.notes.emplace_back(kJitterUnread);
   if (const DeviceSpec& d = q.cluster.device; clock_share(d) < d.clock_factor)
     q.notes.push_back(fmt::format(
-        "{:g} of {:g} W: products and attention at {:.2f} of their rates, the square root of the share of "
+        "{:g} of {:g} W: GEMMs and attention at {:.2f} of their rates, the square root of the share of "
         "power",
         d.power_limit_W, d.power_W, clock_share(d)));
   const FrameworkMap map = load_framework_map(presets);

@@ -68,6 +68,7 @@ struct Question {
   std::vector<std::string> stated;      // keys of --set
   std::optional<ForeignRun> from;       // of --from
   std::vector<std::string> notes;       // what was taken for granted, and GPUs that the plan leaves idle
+  std::vector<std::string> former;      // what of a file is written as version 0.1 wrote it
 };
 
 // A layout that is an argument of its own stands for --plan; not both.

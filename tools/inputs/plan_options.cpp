@@ -11,7 +11,7 @@ namespace sextant {
 
 namespace {
 
-constexpr int kMostSizes = 64;
+constexpr int kMostScaleSizes = 64;
 
 [[noreturn]] void wrong(const std::string& flag, const std::string& value, const std::string& expected) {
   throw ConfigError(Problem{
@@ -34,7 +34,7 @@ std::vector<int> parse_sizes(const std::string& text) {
   const auto bad = [&]() {
     wrong("--scale", text,
           fmt::format("at most {} sizes, ascending numbers of GPUs, as in 8,16,32 or 8,16,...,512",
-                      kMostSizes));
+                      kMostScaleSizes));
   };
   std::vector<int> sizes;
   bool gap = false;
@@ -52,14 +52,14 @@ std::vector<int> parse_sizes(const std::string& text) {
         next = last == 2 * before ? 2 * next : next + (last - before);
         if (next >= *n) break;
         sizes.push_back(static_cast<int>(next));
-        if (sizes.size() > kMostSizes) bad();
+        if (sizes.size() > kMostScaleSizes) bad();
       }
       gap = false;
     }
     if (!sizes.empty() && *n <= sizes.back()) bad();
     sizes.push_back(static_cast<int>(*n));
   }
-  if (gap || sizes.size() > kMostSizes) bad();
+  if (gap || sizes.size() > kMostScaleSizes) bad();
   return sizes;
 }
 

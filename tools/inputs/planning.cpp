@@ -31,6 +31,13 @@ std::string question_text(const Question& q) {
       q.training.seq_len, q.training.seq_len == 1 ? "" : "s");
 }
 
+Question read_question(const Session& session, const QuestionOptions& options) {
+  Question q = read_question(options, session.presets());
+  for (const std::string& former : q.former)
+    session.terminal.err << wrapped_message(session.terminal, "warning: " + former + '\n');
+  return q;
+}
+
 void print_notes(Session& session, const Question& q) {
   for (const std::string& note : q.notes)
     print_wrapped(session.terminal.out, session.terminal, "note: " + note);
@@ -134,7 +141,7 @@ void use_covariance(const Session& session, const QuestionOptions& options, cons
 
 std::string ranked_anew_text(const Planning& planning, const RankedAnew& before) {
   return fmt::format(
-      "Ranked by {}: the {} fastest kinds of layout under the analytic model, simulated again. By that model "
+      "Ranked by {}: the {} fastest layout families under the analytic model, simulated again. By that model "
       "{} is the fastest ({:.3f} s), and no layout of the space takes less than {:.3f} s: {}. That none "
       "beyond "
       "these {} is faster by the measured times is not proved.",

@@ -64,6 +64,8 @@ std::string question_text(const Question&);
 
 // "note: ..." a line, of what reading the question took for granted.
 void print_notes(Session&, const Question&);
+// Reads the question of a command (tools/inputs/inputs.hpp), and tells on stderr what the next version will not read any more.
+Question read_question(const Session&, const QuestionOptions&);
 
 // The options that ask the same question of another verb: " --model llama-2-13b --cluster 8x8xa100-80gb".
 std::string question_arguments(const Session&, const QuestionOptions&);

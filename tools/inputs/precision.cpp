@@ -24,7 +24,7 @@ std::string precision_otherwise(const std::string& word) {
     std::string_view word, hint;
   };
   static constexpr std::string_view kMixed = "did you mean bf16-mixed, which is usual, or bf16-pure?",
-                                    kFp8 = "did you mean fp8? Its products are fp8, all else is bf16",
+                                    kFp8 = "did you mean fp8? Its GEMMs are fp8, all else is bf16",
                                     kHalf =
                                         "fp16 is --set training.compute=fp16 --set training.parameter=fp16",
                                     kSingle =
@@ -81,7 +81,7 @@ std::string precision_text(const StackSpec& stack, const TrainingSpec& t) {
                                           : " with an fp32 master copy";
   text += fmt::format(", gradients {}, reduced in {}, moments {}", sextant::name(t.gradient),
                       sextant::name(t.reduction), sextant::name(t.optimizer_state));
-  if (t.compute != t.parameter) text += fmt::format(", matrix products in {}", sextant::name(t.compute));
+  if (t.compute != t.parameter) text += fmt::format(", GEMMs in {}", sextant::name(t.compute));
   return text;
 }
 

@@ -114,7 +114,8 @@ GivenProfile load_profile_of(const std::string& file, const DeviceSpec& device,
   if (const auto& facts = profile.table.facts;
       profile.table.works.empty() &&
       (!facts || (machine_samples(*facts).empty() && interference_of(*facts).empty())))
-    throw ConfigError(Problem{file, "works", "none", "times of works, or of the machine by itself (facts)",
+    throw ConfigError(Problem{file, "works", "none",
+                              "times of operations, or of the machine by itself (facts)",
                               "sextant profile --for plan.json -o profile.json"});
   return profile;
 }
@@ -137,14 +138,15 @@ std::string shares_text(const CostShares& s) {
 }
 
 std::string rests_on_text(const GivenProfile& profile, const CostShares& s, const MachineCosts* costs) {
-  std::string text = fmt::format("rests on {}: {}", profile.text(), shares_text(s));
+  std::string text = fmt::format("predicted from {}: {}", profile.text(), shares_text(s));
   if (!costs) return text;
   if (s.analytic >= kWorthNaming && !costs->told().empty())
     text += fmt::format(", with {} constants that it tells", costs->told().size());
   if (s.interpolated < kWorthNaming) return text;
   if (const auto out = costs->left_out(); out && out->works > 0)
     text += fmt::format(
-        "; {} of its {} works lie between others: each left out, what is interpolated is {:.0f} % off, the "
+        "; {} of its {} operations lie between others: each left out, what is interpolated is {:.0f} % off, "
+        "the "
         "model alone {:.0f} %",
         out->works, profile.table.works.size(), out->interpolated_percent, out->modelled_percent);
   return text;

@@ -68,7 +68,7 @@ class MachineCosts {
 
 // "93.1 % of its time measured, 4.0 % interpolated, 2.9 % analytic"; they add up as they are printed.
 std::string shares_text(const CostShares&);
-// "rests on profile.json (NVIDIA H200, 2026-11-20): 93.1 % of its time measured, ...". With costs also how well what was
+// "predicted from profile.json (NVIDIA H200, 2026-11-20): 93.1 % of its time measured, ...". With costs also how well what was
 // interpolated may be known, where that is a part of it.
 std::string rests_on_text(const GivenProfile&, const CostShares&, const MachineCosts* = nullptr);
 nlohmann::ordered_json shares_json(const CostShares&);

@@ -41,7 +41,7 @@ constexpr TextOption kAlways[] = {
 constexpr TextOption kPrecision = {{.flag = "--precision",
                                     .metavar = kPrecisions,
                                     .text = "number formats: bf16 with fp32 moments (usual), bf16 "
-                                            "throughout, or products in fp8; all with an fp32 master copy",
+                                            "throughout, or GEMMs in fp8; all with an fp32 master copy",
                                     .otherwise = precision_otherwise},
                                    &QuestionOptions::precision};
 

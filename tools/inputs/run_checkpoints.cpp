@@ -134,7 +134,7 @@ void add_checkpoint_options(CLI::App& app, CheckpointFlags& o) {
   add_flag(app,
            {.flag = "--resume",
             .metavar = "",
-            .text = "go on from the newest checkpoint in -o, under its own plan or the given one; begins "
+            .text = "resume from the newest checkpoint in -o, under its own plan or the given one; begins "
                     "where the folder is there and has none yet"},
            o.resume);
   add_number(app,
@@ -180,7 +180,7 @@ RunFolder::RunFolder(const std::string& folder, const CheckpointFlags& flags)
   const bool used = fs::exists(folder_ / kSteps, error) || !committed_checkpoints(folder_).empty();
   if (used && !flags.resume)
     throw ConfigError(Problem{"-o", "", folder, "a folder without a run in it",
-                              "there is one: --resume goes on with it; or name another folder"});
+                              "there is one: --resume continues it; or name another folder"});
   if (!flags.resume) return;
   if (flags.resume_step >= 0)
     checkpoint_.emplace(Checkpoint::open(folder_, flags.resume_step));
@@ -232,7 +232,7 @@ void RunFolder::begin() {
     const fs::path aside = keep_steps_aside(steps);
     warn_(
         fmt::format("{}: no whole line is there of step {}, which the checkpoint of step {} has behind it{}; "
-                    "training goes on",
+                    "training continues",
                     steps.string(), log.missing, step,
                     aside.empty() ? "" : fmt::format(" (the file as it was: {})", aside.string())));
   }
@@ -258,7 +258,7 @@ void RunFolder::add_step(const std::string& line, Seconds step) {
   const bool waited = !unwritten_.empty();
   unwritten_ += line + '\n';
   if (!write_steps() && !waited)
-    warn_(fmt::format("{}: {}; its lines are kept, and training goes on", (folder_ / kSteps).string(),
+    warn_(fmt::format("{}: {}; its lines are kept, and training continues", (folder_ / kSteps).string(),
                       std::strerror(errno)));
 }
 

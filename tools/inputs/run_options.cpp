@@ -205,7 +205,7 @@ std::string kept_init_dtype(const fs::path& run, const Manifest& m) {
 std::string unused_fields(const RunVerbOptions& o) {
   const bool graphs = o.running.cuda_graphs == "on";
   if (o.running.device == "cuda" || (!o.record && !graphs)) return "";
-  return fmt::format("without effect on CPU ranks, which have neither CUPTI nor CUDA graphs: {}{}{}",
+  return fmt::format("not used by CPU ranks, which have neither CUPTI nor CUDA graphs: {}{}{}",
                      o.record ? "--record" : "", o.record && graphs ? ", " : "",
                      graphs ? "--cuda-graphs" : "");
 }

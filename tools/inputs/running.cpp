@@ -128,7 +128,7 @@ void add_rank_options(CLI::App& app, RunningOptions& o) {
   add_number(app,
              {.flag = "--threads",
               .metavar = "N",
-              .text = "threads in the matrix products of a rank; 0 = cores / ranks",
+              .text = "threads in the GEMMs of a rank; 0 = cores / ranks",
               .min = 0,
               .max = 1024},
              o.threads);
@@ -175,7 +175,7 @@ std::vector<SlowKernels> slow_kernels(const RunningOptions& options) {
   if (const std::string why = attention_second_choice(); slow.empty() && !why.empty())
     slow.push_back({"slow_attention",
                     "attention runs by another plan than cuDNN advises first, which may be slow: " + why});
-  add("slow_products", "matrix products run", "cuBLASLt", product_fallback());
+  add("slow_products", "GEMMs run", "cuBLASLt", product_fallback());
   return slow;
 }
 
@@ -186,7 +186,7 @@ void add_running_options(CLI::App& app, RunningOptions& o) {
   add_text(app,
            {.flag = "--products",
             .metavar = "fast|proposed|exact",
-            .text = "matrix products and attention: of libraries (on a GPU the fastest by the clock, or what "
+            .text = "GEMMs and attention: of libraries (on a GPU the fastest by the clock, or what "
                     "the library "
                     "proposes first), or by sums of one order, which give the same "
                     "bits in every run; on CPU ranks also on every machine with any number of threads. Three "

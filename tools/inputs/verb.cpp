@@ -15,7 +15,7 @@ namespace {
 
 // Keys of version 0.1 beside those that took their place, for one version: who reads answers with a program has time to
 // follow. To be taken out with version 0.3.
-constexpr std::array<std::array<std::string_view, 2>, 13> kFormerKeys = {{
+constexpr std::array<std::array<std::string_view, 2>, 15> kFormerKeys = {{
     {"outcomes", "fates"},
     {"outcome", "fate"},
     {"inconsistent", "contradiction"},
@@ -29,6 +29,8 @@ constexpr std::array<std::array<std::string_view, 2>, 13> kFormerKeys = {{
     {"gained_by_refinement_share", "gained_by_rungs_share"},
     {"refinements_simulated", "rungs_simulated"},
     {"lowest_memory", "leanest"},
+    {"lower_risk", "surer"},
+    {"lower_risk_tie", "surer_tie"},
 }};
 
 std::string_view former_key(std::string_view key) {

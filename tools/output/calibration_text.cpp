@@ -49,7 +49,7 @@ void print_contradictions(Session& session, const Material& m, const Calibration
     print_wrapped(
         session.terminal.out, session.terminal,
         fmt::format(
-            "contradiction: {} took {:.4g} s and {} {:.4g} s, yet layout, model, batch, cluster and stack of "
+            "inconsistent: {} took {:.4g} s and {} {:.4g} s, yet layout, model, batch, cluster and stack of "
             "both are the same. No constants give both: {} {:.4g} s, {:+.0f} % off the one and {:+.0f} % off "
             "the other, {}. Correct or remove the wrong one, or state what differed",
             name(m.runs[fast]), lower, name(m.runs[slow]), upper,
@@ -59,7 +59,7 @@ void print_contradictions(Session& session, const Material& m, const Calibration
                     : "and a fit that lies between them was not taken"));
   }
   if (pairs.size() > kShown)
-    session.terminal.out << fmt::format("... and {} more contradictions; --json has all\n",
+    session.terminal.out << fmt::format("... and {} more inconsistent pairs; --json has all\n",
                                         pairs.size() - kShown);
 }
 
@@ -94,7 +94,7 @@ void print_constants(Session& session, const Material& m, const Calibration& c) 
                    by_itself        ? "measured alone"
                    : k.at_limit()   ? "at its limit"
                    : k.identified() ? "from the data"
-                                    : "mostly prior"});
+                                    : "not identified by the data"});
   }
   auto& out = session.terminal.out;
   if (!table.empty()) out << '\n' << table.render(session.terminal, session.common.wide);
@@ -117,7 +117,7 @@ void print_residuals(Session& session, const Material& m, const Calibration& c,
   const bool memory = std::any_of(peaks.begin(), peaks.end(), [](const auto& p) { return p.has_value(); });
   if (memory)
     for (const Column& more : {Column{"peak GiB", Align::right}, Column{"off %", Align::right},
-                               Column{"counted as", Align::left, 1}})
+                               Column{"taken as", Align::left, 1}})
       columns.push_back(more);
   Table table(columns);
   for (std::size_t i = 0; i < m.runs.size() && i < kShown; ++i) {

@@ -55,7 +55,7 @@ void print_comparison(Session& session, const TimelineComparison& c) {
   for (std::size_t i = 0; i < std::min(kShown, c.classes.size()); ++i) {
     const ClassComparison& k = c.classes[i];
     classes.add_row({k.operations, fmt::format("{}", k.count), ms(k.predicted_s), ms(k.measured_s),
-                     ratio_text(k.predicted_s, k.measured_s), k.compute_lane ? "compute" : "beside"});
+                     ratio_text(k.predicted_s, k.measured_s), k.compute_lane ? "compute" : "overlapped"});
   }
   out << classes.render(session.terminal, session.common.wide);
   if (c.classes.size() > kShown)

@@ -53,7 +53,7 @@ std::string rate_text(const MachineMeasurement& m) {
 void print_facts(Session& session, const MachineFacts& facts) {
   auto& out = session.terminal.out;
   Table table({{"measured", Align::left},
-               {"beside", Align::left},
+               {"concurrent with", Align::left},
                {"median us", Align::right},
                {"quartiles +- %", Align::right, 1},
                {"rate", Align::right},

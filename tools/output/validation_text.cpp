@@ -12,7 +12,7 @@ namespace sextant {
 
 namespace {
 
-std::string shown(bool known, double value, const char* format) {
+std::string shown_if(bool known, double value, const char* format) {
   return known ? fmt::format(fmt::runtime(format), value) : "";
 }
 
@@ -55,7 +55,7 @@ void print_scores(Session& session, const std::vector<SourceScore>& scores) {
   Table others({{"source", Align::left},
                 {"tau", Align::right},
                 {"regret %", Align::right},
-                {"of 3 %", Align::right},
+                {"best of 3 %", Align::right},
                 {"OOM found", Align::right},
                 {"false", Align::right},
                 {"memory %", Align::right},
@@ -63,20 +63,21 @@ void print_scores(Session& session, const std::vector<SourceScore>& scores) {
   const auto add_times = [&](const SourceScore& s) {
     const int timed = s.rows - s.unpredicted;
     if (s.rows > 0)
-      times.add_row({s.source, fmt::format("{}", s.rows), shown(timed > 0, s.mape, "{:.1f}"),
-                     shown(timed > 0, s.median, "{:.1f}"), shown(timed > 0, s.bias, "{:+.1f}"),
-                     shown(timed > 0, s.p90, "{:.1f}"),
-                     shown(timed > 0, 100.0 * s.covered / std::max(1, timed), "{:.0f}")});
+      times.add_row({s.source, fmt::format("{}", s.rows), shown_if(timed > 0, s.mape, "{:.1f}"),
+                     shown_if(timed > 0, s.median, "{:.1f}"), shown_if(timed > 0, s.bias, "{:+.1f}"),
+                     shown_if(timed > 0, s.p90, "{:.1f}"),
+                     shown_if(timed > 0, 100.0 * s.covered / std::max(1, timed), "{:.0f}")});
   };
   const auto add = [&](const SourceScore& s) {
     add_times(s);
     const int oom = s.oom_true + s.oom_missed;
     if (s.groups + oom + s.oom_false + s.memory_rows > 0)
       others.add_row(
-          {s.source, shown(s.groups > 0, s.kendall_tau, "{:.2f}"), shown(s.groups > 0, s.regret_1, "{:.1f}"),
-           shown(s.groups > 0, s.regret_3, "{:.1f}"), oom > 0 ? fmt::format("{} of {}", s.oom_true, oom) : "",
-           fmt::format("{}", s.oom_false), shown(s.memory_rows > 0, s.memory_mape, "{:.1f}"),
-           shown(s.memory_rows > 0, 100.0 * s.memory_covered / std::max(1, s.memory_rows), "{:.0f}")});
+          {s.source, shown_if(s.groups > 0, s.kendall_tau, "{:.2f}"),
+           shown_if(s.groups > 0, s.regret_1, "{:.1f}"), shown_if(s.groups > 0, s.regret_3, "{:.1f}"),
+           oom > 0 ? fmt::format("{} of {}", s.oom_true, oom) : "", fmt::format("{}", s.oom_false),
+           shown_if(s.memory_rows > 0, s.memory_mape, "{:.1f}"),
+           shown_if(s.memory_rows > 0, 100.0 * s.memory_covered / std::max(1, s.memory_rows), "{:.0f}")});
   };
   for (const auto& s : scores) add(s);
   if (scores.size() > 1) {

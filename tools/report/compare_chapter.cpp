@@ -61,7 +61,7 @@ ReportSection operations_section(const AnswerView& run) {
     const std::string what = words(op.text("operations"));
     if (bars.size() < kCharted) bars.push_back({what, p, seconds_text(p), "blue", m, seconds_text(m)});
     table.rows.push_back({what, fmt::format("{}", op.count("count")), seconds_text(p), seconds_text(m),
-                          ratio_of(p, m), op.flag("compute_lane") ? "compute" : "beside"});
+                          ratio_of(p, m), op.flag("compute_lane") ? "compute" : "overlapped"});
   }
   if (bars.empty()) return out;
   out.lead = table.rows.size() > kCharted ? fmt::format("The {} kinds of operations that differ most, of {}.",

@@ -16,8 +16,7 @@ namespace sextant {
 namespace {
 
 ReportSection rates_section(const MachineFacts& facts) {
-  ReportSection out{.title = "What the machine does",
-                    .lead = "Matrix products, copies and launches, each alone."};
+  ReportSection out{.title = "What the machine does", .lead = "GEMMs, copies and launches, each alone."};
   ReportTable table{"Measurements", {{"what", false}, {"beside", false}, {"median"}, {"TFLOP/s"}, {"GB/s"}}};
   std::vector<ChartBar> products;
   for (const MachineMeasurement& m : facts.measurements) {
@@ -29,14 +28,14 @@ ReportSection rates_section(const MachineFacts& facts) {
       products.push_back(
           {words(m.what), m.rate_TFLOPS, fmt::format("{:.1f} TFLOP/s", m.rate_TFLOPS), "blue"});
   }
-  if (!products.empty()) out.chart = bars_chart("Rate of matrix products", "TFLOP/s", products);
+  if (!products.empty()) out.chart = bars_chart("Rate of GEMMs", "TFLOP/s", products);
   out.tables.push_back(std::move(table));
   return out;
 }
 
 ReportSection exchanges_section(const MachineFacts& facts) {
   ReportSection out{.title = "Collectives",
-                    .lead = "What a ring sends per second, by the size of the exchange."};
+                    .lead = "What a ring sends per second, by the size of the collective."};
   std::map<std::string, ChartLine> lines;
   for (const MachineMeasurement& m : facts.measurements) {
     const Measured what = parse_measurement(m.what);

@@ -26,15 +26,15 @@ struct AnswerKind {
   std::string_view schema;
   ReportChapter (*chapter)(const AnswerView&);
 };
-constexpr std::array<AnswerKind, 7> kAnswers = {{{"sextant.plan/", search_chapter},
-                                                 {"sextant.simulate/", simulate_chapter},
-                                                 {"sextant.explain/", explain_chapter},
-                                                 {"sextant.compare/", compare_chapter},
-                                                 {"sextant.run/", run_chapter},
-                                                 {"sextant.validate/", validate_chapter},
-                                                 {"sextant.calibrate/", calibrate_chapter}}};
+constexpr std::array<AnswerKind, 7> kReadable = {{{"sextant.plan/", search_chapter},
+                                                  {"sextant.simulate/", simulate_chapter},
+                                                  {"sextant.explain/", explain_chapter},
+                                                  {"sextant.compare/", compare_chapter},
+                                                  {"sextant.run/", run_chapter},
+                                                  {"sextant.validate/", validate_chapter},
+                                                  {"sextant.calibrate/", calibrate_chapter}}};
 
-[[noreturn]] void refuse(const std::string& path, const std::string& found) {
+[[noreturn]] void refuse_answer(const std::string& path, const std::string& found) {
   if (const auto kind = kind_of_file(path))
     throw ConfigError(Problem{path, "", kind->what, kExpected, kind->taken_by});
   throw ConfigError(Problem{path, "", found, kExpected, "sextant VERB --json > FILE writes one"});
@@ -47,11 +47,11 @@ ReportChapter chapter_of(const std::string& path, const ReportContext& context) 
   try {
     answer = parse_json(text, path);
   } catch (const ConfigError&) {
-    if (kind_of_file(path)) refuse(path, "");
+    if (kind_of_file(path)) refuse_answer(path, "");
     throw;
   }
   if (!answer.is_object() || !answer.contains("schema") || !answer["schema"].is_string())
-    refuse(path, "JSON without a schema");
+    refuse_answer(path, "JSON without a schema");
   const auto schema = answer["schema"].get<std::string>();
   if (schema.starts_with("sextant.plan_file/")) return plan_chapter(path, context);
   if (schema.starts_with("sextant.profile/")) {
@@ -59,7 +59,7 @@ ReportChapter chapter_of(const std::string& path, const ReportContext& context) 
     out.source = fmt::format("{}: a profile", path);
     return out;
   }
-  for (const AnswerKind& kind : kAnswers)
+  for (const AnswerKind& kind : kReadable)
     if (schema.starts_with(kind.schema)) {
       ReportChapter out = kind.chapter(AnswerView(answer, path));
       out.source = fmt::format("{}: {}", path, schema);
@@ -68,7 +68,7 @@ ReportChapter chapter_of(const std::string& path, const ReportContext& context) 
   if (schema.starts_with("sextant.timeline/"))
     throw ConfigError(
         Problem{path, "", "the timeline of a run", kExpected, "give the folder that it lies in"});
-  refuse(path, fmt::format("an answer of the kind {}", schema));
+  refuse_answer(path, fmt::format("an answer of the kind {}", schema));
 }
 
 }  // namespace

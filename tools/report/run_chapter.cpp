@@ -184,8 +184,8 @@ void add_comparison(const fs::path& folder, const ReportContext& context, Report
                      .lead = "The last step as it was predicted, and as it was measured."};
   both.chart = timeline_chart("One step of every stage, predicted and measured", graph,
                               {{"predicted", &runnable.predicted()}, {"measured", &measured}});
-  both.tables = {stages_table("Predicted seconds in which a stage works and waits", comparison.predicted),
-                 stages_table("Measured seconds in which a stage works and waits", comparison.measured)};
+  both.tables = {stages_table("Predicted seconds in which a stage computes and waits", comparison.predicted),
+                 stages_table("Measured seconds in which a stage computes and waits", comparison.measured)};
   chapter.sections.push_back(std::move(both));
 }
 

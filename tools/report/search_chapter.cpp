@@ -66,7 +66,7 @@ ReportSection alternatives_section(const AnswerView& answer) {
   if (const double available = best.number_or("available_memory_GiB", 0); available > 0)
     chart.limit = ChartLimit{available, fmt::format("{} GiB usable", gib_text(available))};
   out.lead = fmt::format(
-      "{} other layouts that a reader may want instead: faster with more risk, leaner, or simpler.",
+      "{} other layouts that a reader may want instead: faster with more risk, with less memory, or simpler.",
       table.rows.size() - 1);
   out.chart = lines_chart("Step time over peak memory of the recommended layout and its alternatives", chart);
   out.tables.push_back(std::move(table));

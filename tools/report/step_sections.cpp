@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kSmallest = 5e-4;  // share of the step below which a part has no bar
 
-double value_of(const std::vector<std::pair<std::string, double>>& of, const std::string& name) {
+double value_at(const std::vector<std::pair<std::string, double>>& of, const std::string& name) {
   const auto found = std::ranges::find(of, name, &std::pair<std::string, double>::first);
   return found == of.end() ? 0 : found->second;
 }
@@ -53,7 +53,7 @@ ReportSection memory_section(const std::vector<StageHolds>& stages, double avail
   std::vector<ChartSeries> series;
   for (const std::string& name : names) {
     ChartSeries s{name, {}, tone_of(name)};
-    for (const StageHolds& stage : stages) s.values.push_back(value_of(stage.GiB, name));
+    for (const StageHolds& stage : stages) s.values.push_back(value_at(stage.GiB, name));
     series.push_back(std::move(s));
   }
   const StageHolds& full = stages[heaviest];
@@ -75,7 +75,7 @@ ReportSection memory_section(const std::vector<StageHolds>& stages, double avail
   table.columns.push_back({"peak"});
   for (const StageHolds& stage : stages) {
     std::vector<std::string> cells = {stage.stage};
-    for (const std::string& name : names) cells.push_back(gib_text(value_of(stage.GiB, name)));
+    for (const std::string& name : names) cells.push_back(gib_text(value_at(stage.GiB, name)));
     cells.push_back(gib_text(stage.peak_GiB));
     table.rows.push_back(std::move(cells));
   }
@@ -125,13 +125,13 @@ ReportSection time_section(const ChapterParts& parts) {
     std::vector<std::string> names;
     for (const auto& [name, seconds] : sorted)
       if (std::ranges::any_of(parts.stages,
-                              [&, &part = name](const auto& stage) { return value_of(stage, part) > 0; }))
+                              [&, &part = name](const auto& stage) { return value_at(stage, part) > 0; }))
         names.push_back(name);
     for (const std::string& name : names) by_stage.columns.push_back({name});
     for (std::size_t i = 0; i < parts.stages.size(); ++i) {
       std::vector<std::string> cells = {fmt::format("{}", i)};
       for (const std::string& name : names)
-        cells.push_back(fmt::format("{:.4f}", value_of(parts.stages[i], name)));
+        cells.push_back(fmt::format("{:.4f}", value_at(parts.stages[i], name)));
       by_stage.rows.push_back(std::move(cells));
     }
     out.tables.push_back(std::move(by_stage));
@@ -140,7 +140,7 @@ ReportSection time_section(const ChapterParts& parts) {
 }
 
 ReportTable stages_table(const std::string& caption, const Breakdown& split) {
-  ReportTable table{caption, {{"stage"}, {"works"}, {"exposed communication"}, {"waits"}, {"idle %"}}};
+  ReportTable table{caption, {{"stage"}, {"computes"}, {"exposed communication"}, {"waits"}, {"idle %"}}};
   for (std::size_t i = 0; i < split.stages.size(); ++i) {
     const auto seconds = [&](TimeCategory c) { return split.stages[i][static_cast<std::size_t>(c)]; };
     const double idle = seconds(TimeCategory::bubble) + seconds(TimeCategory::imbalance);
@@ -164,7 +164,7 @@ ReportSection timeline_section(const PlannedStep& step) {
       count_words(static_cast<double>(step.graph.ops.size())), seconds_text(step.timeline.makespan().v));
   out.chart = timeline_chart("One step: what each stage does from its begin to its end", step.graph,
                              {{"", &step.timeline}});
-  out.tables.push_back(stages_table("Seconds of the step in which a stage works and waits", step.split));
+  out.tables.push_back(stages_table("Seconds of the step in which a stage computes and waits", step.split));
   out.notes.emplace_back(plan.tp > 1 || plan.cp > 1
                              ? "Collectives of TP and CP lie inside the blocks. sextant simulate --trace "
                                "shows every operation in Perfetto."

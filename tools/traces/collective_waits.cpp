@@ -18,7 +18,7 @@ using GroupNumbers = std::map<std::pair<std::vector<int>, std::string>, std::siz
 using CallKey = std::tuple<std::int64_t, std::size_t, CollectiveName, std::int32_t>;
 using Calls = std::map<CallKey, std::map<std::size_t, std::vector<DeviceActivity*>>>;  // by place of the rank
 
-std::int64_t duration(const DeviceActivity& a) { return a.end_ns - a.begin_ns; }
+std::int64_t length_of(const DeviceActivity& a) { return a.end_ns - a.begin_ns; }
 
 bool is_known(const ProcessGroup& group, int world) {
   return !group.ranks.empty() || (group.size > 1 && group.size == world);
@@ -64,11 +64,11 @@ void hold_to_shortest(RankSteps& rank) {
   };
   for (const DeviceActivity& a : rank.trace.activities) {
     if (!is_transfer(a)) continue;
-    const auto [found, is_new] = shortest.try_emplace(key(a), duration(a));
-    if (!is_new) found->second = std::min(found->second, duration(a));
+    const auto [found, is_new] = shortest.try_emplace(key(a), length_of(a));
+    if (!is_new) found->second = std::min(found->second, length_of(a));
   }
   for (DeviceActivity& a : rank.trace.activities)
-    if (is_transfer(a)) a.wait_ns = duration(a) - shortest.at(key(a));
+    if (is_transfer(a)) a.wait_ns = length_of(a) - shortest.at(key(a));
 }
 
 }  // namespace
@@ -84,8 +84,8 @@ void find_waits(std::vector<RankSteps>& ranks, std::vector<std::string>& remarks
     }
     for (std::size_t n = 0; n < count; ++n) {
       std::int64_t transfer = std::numeric_limits<std::int64_t>::max();
-      for (const auto& [rank, calls] : by_rank) transfer = std::min(transfer, duration(*calls[n]));
-      for (auto& [rank, calls] : by_rank) calls[n]->wait_ns = duration(*calls[n]) - transfer;
+      for (const auto& [rank, calls] : by_rank) transfer = std::min(transfer, length_of(*calls[n]));
+      for (auto& [rank, calls] : by_rank) calls[n]->wait_ns = length_of(*calls[n]) - transfer;
     }
     matched += count;
   }

@@ -94,7 +94,7 @@ void predict_into(ComparedTrace& out, Session& session, const KernelNames& rules
                   const TraceOptionsOfCompare& options) {
   QuestionOptions asked;
   asked.plan = options.plan, asked.profile = options.profile;
-  const Planning planning(read_question(asked, session.presets()), session.presets());
+  const Planning planning(read_question(session, asked), session.presets());
   const Question& q = planning.question();
   if (!q.file)
     throw ConfigError(Problem{options.plan, "", "no plan file", "what 'sextant plan -o' wrote", ""});

@@ -52,7 +52,7 @@ std::string setting_keys() {
   return all;
 }
 
-Value value_of(const CLI::Option& option) {
+Value value_words(const CLI::Option& option) {
   if (option.get_expected_max() == 0) return {};
   const std::string metavar = option.get_type_name();
   if (const auto words = choices(metavar); !words.empty())
@@ -165,7 +165,7 @@ _sextant() {{
     const CLI::App& app = *line.apps[i];
     out += fmt::format("    {})\n      case $before in\n", verbs()[i].name);
     for (const CLI::Option* option : named_options(app)) {
-      const Value value = value_of(*option);
+      const Value value = value_words(*option);
       if (value.kind == Value::none) continue;
       out += fmt::format("        {}) {}; return ;;\n", fmt::join(names_of(*option), "|"), bash_offer(value));
     }
@@ -178,7 +178,7 @@ _sextant() {{
           "      if [[ $before == show ]]; then COMPREPLY=($(compgen -W \"$(_sextant_presets)\" -- "
           "\"$word\")); return; fi\n";
     if (const CLI::Option* first = positional(app))
-      out += fmt::format("      {}\n", bash_offer(value_of(*first)));
+      out += fmt::format("      {}\n", bash_offer(value_words(*first)));
     out += "      ;;\n";
   }
   out += "  esac\n}\ncomplete -o filenames -F _sextant sextant\n";
@@ -236,7 +236,7 @@ _sextant() {
       out += "      if [[ ${words[CURRENT-1]} == show ]]; then _sextant_presets; return; fi\n";
     out += "      _arguments";
     for (const CLI::Option* option : named_options(*line.apps[i])) {
-      const Value value = value_of(*option);
+      const Value value = value_words(*option);
       for (const auto& name : names_of(*option)) {
         std::string spec = name + "[" + plain(option->get_description()) + "]";
         if (value.kind != Value::none) spec += ":" + plain(option->get_type_name()) + ":" + action(value);
@@ -245,7 +245,7 @@ _sextant() {
     }
     if (const CLI::Option* first = positional(*line.apps[i]))
       out += " \\\n        " +
-             shell_quoted("*:" + plain(first->get_type_name()) + ":" + action(value_of(*first)));
+             shell_quoted("*:" + plain(first->get_type_name()) + ":" + action(value_words(*first)));
     out += "\n      ;;\n";
   }
   // Found in fpath, the whole script is read as the function when TAB is pressed for the first time.
@@ -284,10 +284,10 @@ std::string fish_completion(const CommandLine& line) {
       out += head;
       for (const auto& name : option->get_snames()) out += " -s " + name;
       for (const auto& name : option->get_lnames()) out += " -l " + name;
-      out += offer(value_of(*option)) + " -d " + shell_quoted(option->get_description()) + '\n';
+      out += offer(value_words(*option)) + " -d " + shell_quoted(option->get_description()) + '\n';
     }
     if (const CLI::Option* first = positional(*line.apps[i])) {
-      const Value value = value_of(*first);
+      const Value value = value_words(*first);
       if (value.kind == Value::words && !value.argument.empty())
         out += head + " -a " + shell_quoted(value.argument) + '\n';
       if (shows_presets(*line.apps[i]))

@@ -100,11 +100,13 @@ ExitCode explain_decision(Session& session, const std::string& run, int decision
   if (d.contains("to")) say("layout since: " + layout_of(d["to"]));
   say("why: " + d.value("why", ""));
   if (d.contains("gain_s") && d.contains("to"))
-    say(fmt::format(
-        "{:.4g} s a step before, {:.4g} s predicted with {:.0f} % of doubt, {} steps left, {:.3g} s to move: "
-        "{:.3g} s gained at least",
-        d.value("now_step_time_s", 0.0), d.value("then_step_time_s", 0.0), 100 * d.value("doubt", 0.0),
-        d.value("steps_left", 0), d.value("move_s", 0.0), d.value("gain_s", 0.0)));
+    say(
+        fmt::format("{:.4g} s a step before, {:.4g} s predicted with an uncertainty of {:.0f} %, {} steps "
+                    "left, {:.3g} s to move: "
+                    "{:.3g} s gained at least",
+                    d.value("now_step_time_s", 0.0), d.value("then_step_time_s", 0.0),
+                    100 * d.value("uncertainty", d.value("doubt", 0.0)), d.value("steps_left", 0),
+                    d.value("move_s", 0.0), d.value("gain_s", 0.0)));
   if (d.contains("alternatives") && !d["alternatives"].empty()) print_candidates(session, d["alternatives"]);
   if (about.size() > 1) out << '\n';
   for (std::size_t i = 1; i < about.size(); ++i) {

@@ -30,6 +30,13 @@ std::string cause(const Comparison& c) {
   return colon == std::string::npos ? "" : c.text.substr(colon + 2);
 }
 
+// How the best stands beside the chosen one, on the base that every other line has: the chosen one's step.
+std::string best_beside(const WhyNot& own) {
+  if (!own.comparison) return "this one is " + words(own.lines.front());
+  const double share = own.comparison->best_step / own.comparison->other_step - 1;
+  return fmt::format("{}; this one has {}", change_text(share), cause(*own.comparison));
+}
+
 constexpr const char* kAmongUsual = ", of safe layouts without unusual features";
 
 void print_comparison(Session& session, const Comparison& c, RankBy by) {
@@ -81,7 +88,7 @@ void print_why(Session& session, const Question& q, const Asked& asked, RankBy b
                 paint(session.terminal.color, Style::bold, "why not " + plan_key(asked.plan)));
   for (const auto& line : asked.answer.lines) print_wrapped(out, session.terminal, words(line), 2);
   if (asked.rests_on)
-    print_wrapped(out, session.terminal, "its step " + rests_on_text(*q.profile, *asked.rests_on), 2);
+    print_wrapped(out, session.terminal, "its step is " + rests_on_text(*q.profile, *asked.rests_on), 2);
   for (const auto& note : asked.notes) print_wrapped(out, session.terminal, "note: " + note, 2);
   if (asked.answer.comparison && asked.answer.verdict != Verdict::best)
     out << '\n', print_comparison(session, *asked.answer.comparison, by);
@@ -100,7 +107,7 @@ void print_choice(Session& session, const Planning& planning, const Explained& e
             2);
   if (const auto text = host_memory_text(p.memory, planning.question().cluster.node); !text.empty())
     paragraph(text, 2);
-  if (p.rests_on) paragraph("this step " + rests_on_text(*planning.question().profile, *p.rests_on), 2);
+  if (p.rests_on) paragraph(rests_on_text(*planning.question().profile, *p.rests_on), 2);
   if (p.jitter) paragraph("this step is " + jitter_text(p), 2);
   if (e.calibrated)
     paragraph(fmt::format("{:.3f} to {:.3f} s in nine of ten cases, as the calibration leaves it",
@@ -134,27 +141,27 @@ void print_choice(Session& session, const Planning& planning, const Explained& e
     if (e.own.verdict == Verdict::best)
       paragraph(fmt::format("the {} of {} ({})", fastest, space, proof), 2);
     else
-      paragraph(fmt::format("of {} ({}) {} is the {}: this one is {}", space, proof, plan_key(best->plan),
-                            fastest, words(e.own.lines.front())),
+      paragraph(fmt::format("of {} ({}) {} is the {}: {}", space, proof, plan_key(best->plan), fastest,
+                            best_beside(e.own)),
                 2);
   } else if (e.own.verdict == Verdict::best && best && best->off_grid()) {
     paragraph(fmt::format("faster than the fastest of {} ({}): {} for as long as that helped", space, proof,
-                          !best->before_refinement ? "single layers were moved from stage to stage"
+                          !best->before_refinement ? "layers were moved between stages"
                           : !best->before_moves
-                              ? "it was moved off the search grid"
-                              : "it was moved off the search grid, and single layers from stage to stage"),
+                              ? "it was refined off the search grid"
+                              : "it was refined off the search grid, and layers were moved between stages"),
               2);
   } else if (e.own.verdict == Verdict::best) {
     paragraph(fmt::format("the fastest of {} ({})", space, proof), 2);
   } else {
-    paragraph(fmt::format("of {} ({}) the fastest is {}: this one is {}", space, proof, plan_key(best->plan),
-                          words(e.own.lines.front())),
+    paragraph(fmt::format("of {} ({}) the fastest is {}: {}", space, proof, plan_key(best->plan),
+                          best_beside(e.own)),
               2);
     if (!e.chosen.chunks.empty() && p.step < best->prediction.step)
       paragraph(
           "its stages are cut by hand: the search tries equal ones, those balanced by time, and from the "
           "best of "
-          "them on, single layers moved",
+          "them on, layers moved between stages",
           2);
   }
   if (e.anew) paragraph(ranked_anew_text(planning, *e.anew), 2);

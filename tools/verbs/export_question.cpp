@@ -13,7 +13,7 @@ PlannedExport plan_to_export(Session& session, const QuestionOptions& asked) {
   options.question = asked;
   settle(options);
   options.question.searches = true;
-  const Planning planning(read_question(options.question, session.presets()), session.presets());
+  const Planning planning(read_question(session, options.question), session.presets());
   Question found = planning.question();
   const SearchSpace space =
       default_space(found.model, found.training, found.cluster.device, found.cluster.gpus(), found.limits);

@@ -108,8 +108,7 @@ void print_best(const Asking& a, const RankedPlan& best) {
                   p.memory.largest, p.memory.stage));
   if (!a.options.tokens.empty())
     a.say(training_time_text(a.options.tokens, a.question().training, a.question().cluster, best.plan, p));
-  if (p.rests_on)
-    a.say("this step " + rests_on_text(*a.question().profile, *p.rests_on, &a.planning.costs()));
+  if (p.rests_on) a.say(rests_on_text(*a.question().profile, *p.rests_on, &a.planning.costs()));
   if (p.jitter) a.say("this step is " + jitter_text(p));
   if (const auto text = framework_setting(best.plan, a.question().training, a.question().stack);
       !text.empty())
@@ -135,14 +134,14 @@ void print_beside(const Asking& a, const SearchReport& report, std::string_view 
                                                  : "on the search grid and with even or balanced stages",
                       when, report.best_bound.v, duration_text(report.wall_s)));
   const auto gained = [&](std::string_view what, Seconds after, Seconds before, std::uint64_t simulated) {
-    a.say(fmt::format("{} made {:.3f} s of {:.3f} s ({} such layouts simulated): a local search, no proof.",
-                      what, seconds(after), seconds(before), with_thousands(simulated)));
+    a.say(fmt::format("{}: {:.3f} -> {:.3f} s ({} layouts simulated; a local search, no proof).", what,
+                      seconds(before), seconds(after), with_thousands(simulated)));
   };
   if (first.before_refinement)
-    gained("Layouts off the search grid", first.before_moves.value_or(first.simulated),
-           *first.before_refinement, report.refined);
+    gained("Off-grid refinement", first.before_moves.value_or(first.simulated), *first.before_refinement,
+           report.refined);
   if (first.before_moves)
-    gained("Single layers moved from stage to stage", first.simulated, *first.before_moves, report.moved);
+    gained("Layers moved between stages", first.simulated, *first.before_moves, report.moved);
 }
 
 }  // namespace
@@ -203,7 +202,7 @@ nlohmann::ordered_json answer_json(const Asking& a, const std::vector<RankedPlan
   for (const RankedPlan& r : ranked) j["ranked"].push_back(ranked_json(a, r));
   if (const auto safe = fastest_safe(ranked); !ranked.empty())
     j["fastest_safe"] = safe == ranked.end() ? Json(nullptr) : Json(plan_key(safe->plan));
-  if (const auto tie = surer_tie(ranked)) j["surer_tie"] = plan_key(ranked[*tie].plan);
+  if (const auto tie = lower_risk_tie(ranked)) j["lower_risk_tie"] = plan_key(ranked[*tie].plan);
   j.update(report_json(report));
   return j;
 }
@@ -257,9 +256,9 @@ namespace {
 
 constexpr double kWellMeasured = 0.5;  // share of a step's time
 
-// What ties with the first of a ranking by measured times, for which nothing can be searched, and is surer.
-std::optional<RankedPlan> surer_of(const std::vector<RankedPlan>& ranked) {
-  const auto tie = surer_tie(ranked);
+// What ties with the first of a ranking by measured times, for which nothing can be searched, and is lower_risk.
+std::optional<RankedPlan> lower_risk_of(const std::vector<RankedPlan>& ranked) {
+  const auto tie = lower_risk_tie(ranked);
   return tie ? std::optional(ranked[*tie]) : std::nullopt;
 }
 
@@ -283,9 +282,9 @@ ExitCode answer_fastest(const Asking& a) {
   if (a.options.shortlist > 0) write_shortlist(a, report, advice.plan);
   if (report.ranked.size() > static_cast<std::size_t>(a.options.top))
     report.ranked.erase(report.ranked.begin() + a.options.top, report.ranked.end());
-  const auto surer = !a.options.details ? std::nullopt
-                     : profiled         ? surer_of(report.ranked)
-                                        : surer_plan(a, report);
+  const auto lower_risk = !a.options.details ? std::nullopt
+                          : profiled         ? lower_risk_of(report.ranked)
+                                             : lower_risk_plan(a, report);
   a.searching.finish();
   const RankedPlan& best = report.ranked.front();
   if (a.options.shortlist == 0) write_plan(a, a.question().cluster.gpus(), advice.plan);
@@ -293,10 +292,10 @@ ExitCode answer_fastest(const Asking& a) {
     Json j = answer_json(a, report.ranked, report);
     add_recommendation(a, advice, j);
     if (fewer) j["fewer_gpus"] = fewer_json(a, *fewer);
-    if (surer) {
-      j["surer"] = ranked_json(a, *surer);
-      j["surer"]["fix"] = to_string(told_apart(surer->plan, best.plan));
-      if (only_surer_fits(*surer, best)) j["surer"]["max_oom_chance"] = kSurelyFits;
+    if (lower_risk) {
+      j["lower_risk"] = ranked_json(a, *lower_risk);
+      j["lower_risk"]["fix"] = to_string(told_apart(lower_risk->plan, best.plan));
+      if (only_lower_risk_fits(*lower_risk, best)) j["lower_risk"]["max_oom_chance"] = kSurelyFits;
     }
     if (anew) {
       j["best_bound_s"] = nullptr;
@@ -315,7 +314,7 @@ ExitCode answer_fastest(const Asking& a) {
   print_best(a, best);
   a.say(fmt::format("recommended: {}", plan_key(advice.plan.plan)));
   print_safe(a, report.ranked);
-  if (surer) print_surer(a, *surer, best);
+  if (lower_risk) print_lower_risk(a, *lower_risk, best);
   if (fewer) print_fewer_gpus(a, *fewer, best);
   if (anew) {
     if (best.prediction.rests_on->measured < kWellMeasured)

@@ -50,10 +50,10 @@ void print_best(const Asking&, const RankedPlan& best);
 std::vector<RankedPlan>::const_iterator fastest_safe(const std::vector<RankedPlan>&);
 // Where the first may run out of memory: which of these is the fastest that surely fits, and what asks for such.
 void print_safe(const Asking&, const std::vector<RankedPlan>&);
-// What ties with the best and is surer. Says so.
-std::optional<RankedPlan> surer_plan(const Asking&, const SearchReport&);
-void print_surer(const Asking&, const RankedPlan& surer, const RankedPlan& best);
-bool only_surer_fits(const RankedPlan& surer, const RankedPlan& best);
+// What ties with the best and is lower_risk. Says so.
+std::optional<RankedPlan> lower_risk_plan(const Asking&, const SearchReport&);
+void print_lower_risk(const Asking&, const RankedPlan& lower_risk, const RankedPlan& best);
+bool only_lower_risk_fits(const RankedPlan& lower_risk, const RankedPlan& best);
 nlohmann::ordered_json ranked_json(const Asking&, const RankedPlan&);  // with goodput
 void print_search(const Asking&, const SearchReport&, std::string_view when = "");
 // A table of the first to the last, and of what each loses.

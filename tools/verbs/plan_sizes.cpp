@@ -203,8 +203,8 @@ ExitCode answer_fewest(const Asking& a) {
     const bool exact = point.report.exact;
     print_error(
         a.session.terminal, "sextant plan",
-        exact ? fmt::format("{} GPUs do not hold the deadline", q.cluster.gpus())
-              : fmt::format("nothing was found in time that holds the deadline on {} GPUs", q.cluster.gpus()),
+        exact ? fmt::format("{} GPUs cannot meet the deadline", q.cluster.gpus())
+              : fmt::format("nothing was found in time that meets the deadline on {} GPUs", q.cluster.gpus()),
         fmt::format("  the best {}takes {:.3f} s a step, {} tokens take {}: {}\n"
                     "  the deadline allows {:.3f} s a step; try more GPUs, or --deadline {:.0f}d\n",
                     exact ? "" : "found ", best.prediction.step.v, a.options.tokens, takes(best),

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-std::vector<RunRow> rows_of(const std::vector<std::string>& run_files) {
+std::vector<RunRow> memory_rows(const std::vector<std::string>& run_files) {
   std::vector<RunRow> rows;
   for (const std::string& file : run_files) {
     std::vector<RunRow> more = read_runs(file);
@@ -32,12 +32,12 @@ std::vector<RunRow> rows_of(const std::vector<std::string>& run_files) {
 
 std::vector<SourceScore> memory_left_out(const std::vector<std::string>& run_files,
                                          const std::filesystem::path& preset_dir) {
-  return leave_one_source_out_memory(rows_of(run_files), load_framework_map(preset_dir), preset_dir);
+  return leave_one_source_out_memory(memory_rows(run_files), load_framework_map(preset_dir), preset_dir);
 }
 
 std::vector<RefittedMemory> refit_memory(const std::vector<std::string>& run_files,
                                          const std::filesystem::path& preset_dir) {
-  const std::vector<RunRow> rows = rows_of(run_files);
+  const std::vector<RunRow> rows = memory_rows(run_files);
   const FrameworkMap map = load_framework_map(preset_dir);
   std::vector<RefittedMemory> out;
   for (const MemoryPlan& plan : load_memory_plans(preset_dir)) {

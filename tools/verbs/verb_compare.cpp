@@ -38,8 +38,8 @@ struct ComparedRun {
   TimelineComparison comparison;
 };
 
-ComparedRun read_run(const std::string& path, const std::string& plan, const CompareOptions& o,
-                     const std::filesystem::path& presets) {
+ComparedRun compared_run(const std::string& path, const std::string& plan, const CompareOptions& o,
+                         const std::filesystem::path& presets) {
   const std::filesystem::path folder = path;
   const bool is_folder = std::filesystem::is_directory(folder);
   if (plan.empty() && !is_folder)
@@ -173,7 +173,7 @@ ExitCode run(Session& session, const CompareOptions& o) {
   for (std::size_t i = 1; i < o.paths.size(); ++i) refuse_no_run(o.paths[i]);
   std::vector<ComparedRun> runs;
   for (std::size_t i = o.scale ? 0 : 1; i < o.paths.size(); ++i)
-    runs.push_back(read_run(o.paths[i], o.scale ? "" : o.paths[0], o, session.presets()));
+    runs.push_back(compared_run(o.paths[i], o.scale ? "" : o.paths[0], o, session.presets()));
   if (o.scale) make_curve(runs);
   if (!o.trace.empty()) {
     std::string events;
@@ -209,7 +209,7 @@ ExitCode run(Session& session, const CompareOptions& o) {
       session.terminal.out << (&r == &runs.front() ? "" : "\n") << r.path << ":\n";
       if (const auto& profile = r.runnable->profile())
         session.terminal.out << wrapped_answer(
-            session.terminal, "the predicted step " + rests_on_text(*profile, *r.runnable->rests_on()));
+            session.terminal, "the step was " + rests_on_text(*profile, *r.runnable->rests_on()));
       session.terminal.out << '\n';
       print_comparison(session, r.comparison);
     }

@@ -152,7 +152,7 @@ ExitCode make(Session& session, const DataVerbOptions& o) {
   if (result.stopped) {
     session.terminal.err << wrapped_message(
         session.terminal,
-        fmt::format("stopped: what is done is in {}.partial; the same command goes on from there", o.out));
+        fmt::format("stopped: what is done is in {}.partial; the same command resumes from there", o.out));
     return ExitCode::interrupted;
   }
   if (!session.common.json) {
@@ -182,7 +182,7 @@ Verb data_verb() {
           "with a "
           "tokenizer and writes a data set: shards of tokens, the ends of documents, and an index. A share "
           "of the "
-          "documents is held out for validation. A stopped or killed command goes on where it was when it is "
+          "documents is held out for validation. A stopped or killed command resumes where it was when it is "
           "given "
           "again; nothing is ever overwritten. docs/data.md describes the files.",
       .examples =

@@ -149,7 +149,7 @@ ExitCode run(Session& session, ExplainOptions options) {
   take_layout(options.layout, options.question);
   settle(options.jitter, options.question);
   options.question.samples_jitter = true;  // its note is rank_by's
-  Question asked = read_question(options.question, session.presets());
+  Question asked = read_question(session, options.question);
   check_output("--output", options.output, files_read(options.question));
   const RankBy by = rank_by(options.jitter, asked);
   const Planning planning(std::move(asked), session.presets());
@@ -251,7 +251,7 @@ Verb explain_verb() {
                     "sextant explain plan.json --why tp8.pp2.z1.mbs1 --why tp1.z0.mbs4 --quick"},
                    {"a layout of your own",
                     "sextant explain tp4.pp2.dp8.z1.mbs1 --model llama-2-13b --cluster 8x8xa100-80gb --json"},
-                   {"by the times that its works were measured to take",
+                   {"by the measured times of its operations",
                     "sextant explain small.json --profile works.json --quick"}},
       .define = [](CLI::App& app) -> Run {
         auto options = std::make_shared<ExplainOptions>();

@@ -81,8 +81,8 @@ Json base_json(const ChosenTarget& chosen, const ParallelPlan& asked,
           {"inexpressible", missing_json(missing)}};
 }
 
-ExitCode refuse(Session& session, const ChosenTarget& chosen, const Exported& e, const ParallelPlan& asked,
-                bool nearest_asked) {
+ExitCode refuse_target(Session& session, const ChosenTarget& chosen, const Exported& e,
+                       const ParallelPlan& asked, bool nearest_asked) {
   if (session.common.json) {
     print_json(session, "export", base_json(chosen, asked, e.missing));
     return ExitCode::export_cannot_express;
@@ -189,7 +189,7 @@ Exported find_exported(const Session& session, const Question& asked, const Chos
   return e;
 }
 
-bool is_key(const std::string& plan) {
+bool is_plan_key(const std::string& plan) {
   if (std::filesystem::exists(plan)) return false;
   try {
     parse_plan_key(plan);
@@ -227,7 +227,7 @@ void refuse_usage(const ExportVerbOptions& options) {
   if (!options.launch.container.empty() && options.launch.launcher == "mpirun")
     throw UsageError(
         "--container goes with --launch slurm or torchrun: start mpirun's ranks in it as your site does");
-  if (is_key(options.plan))
+  if (is_plan_key(options.plan))
     throw UsageError(
         fmt::format("{} is a plan key, and a plan file is wanted\n  for example: sextant simulate --plan {} "
                     "--model ... --cluster ... -o plan.json",
@@ -237,7 +237,8 @@ void refuse_usage(const ExportVerbOptions& options) {
 ExitCode export_plan(Session& session, const ExportVerbOptions& options, const ChosenTarget& chosen,
                      const Question& asked) {
   Exported e = find_exported(session, asked, chosen, options.nearest);
-  if (!e.missing.empty() && !e.nearest) return refuse(session, chosen, e, *asked.plan, options.nearest);
+  if (!e.missing.empty() && !e.nearest)
+    return refuse_target(session, chosen, e, *asked.plan, options.nearest);
   if (e.nearest && !e.nearest->fits()) return refuse_nearest(session, chosen, e, *asked.plan);
   if (const auto note = stack_note(*asked.file, e.file, *chosen.target); !e.nearest && !note.empty())
     e.notes.push_back(note);
@@ -282,7 +283,7 @@ ExitCode run(Session& session, const ExportVerbOptions& options) {
   QuestionOptions question = options.question;
   question.plan = options.plan;
   if (!options.plan.empty()) {
-    const Question asked = read_question(question, session.presets());
+    const Question asked = read_question(session, question);
     check_export_folder(options.output);
     return export_plan(session, options, chosen, asked);
   }

@@ -25,7 +25,7 @@ ExitCode run(Session& session, PlanOptions options) {
   settle(options);
   options.question.searches = true;
   check_output("--output", options.output, files_read(options.question));
-  Question asked = read_question(options.question, session.presets());
+  Question asked = read_question(session, options.question);
   const Bytes memory = asked.cluster.device.memory;
   const double chance = most_oom_chance(options, session.presets());
   const Bytes limit = most_needed(asked.cluster.device, asked.stack, chance);
@@ -90,7 +90,7 @@ Verb plan_verb() {
            {"the best layout when ranks and network vary",
             "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --rank-by p90 --straggler-sigma 0.02 "
             "--network-sigma 0.1"},
-           {"a plan, the times of its works on this machine, layouts ranked by these",
+           {"a plan, the times of its operations on this machine, layouts ranked by these",
             "sextant plan --model stories-260k --cluster laptop --stack sextant --seq-len 64 --global-batch "
             "8 "
             "-o small.json"},

@@ -77,7 +77,7 @@ class Profiling {
     if (!watch_.missing().empty())
       note("clocks, temperature and power of the GPU are not known: " + watch_.missing());
     if (o.quick)
-      note("--quick: small copies, products and models, whose figures say little of a machine at work");
+      note("--quick: small copies, GEMMs and models, whose figures say little of a machine at work");
     for (const std::string& plan : o.plans) add(plan, load_plan_file(plan));
     if (!o.plans.empty() || o.running.processes()) return;
     for (PlanFile& grid_value :
@@ -97,7 +97,7 @@ class Profiling {
     profile_.ranks = std::max(profile_.ranks, by.ranks);
     if (by.ranks == 1 && o_.plans.empty())
       note(
-          "no exchange was measured, as one rank has nobody to exchange with: predictions take collectives "
+          "no collective was measured, as one rank has nobody to talk to: predictions take collectives "
           "from the cluster file; mpirun -n N sextant profile --comm mpi measures those of N GPUs, with "
           "--for plan.json those of a plan of N ranks");
   }
@@ -129,7 +129,7 @@ class Profiling {
       if (timed_by != profile_.timed_by)
         note(fmt::format("operations of {} are timed by {}", name, timed_by));
       if (runnable.on_gpu() && !o_.running.processes() && runnable.graph().plan.world() > 1)
-        note("ranks shared one GPU: their exchanges are copies within its memory, not over links");
+        note("ranks shared one GPU: their collectives are copies within its memory, not over links");
       for (const SlowKernels& slow : slow_kernels(o_.running)) note(slow.why);
       measured_ = i + 1;
       if (first_rank_) keep();
@@ -218,7 +218,7 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
     return ended;
   }
   auto& out = session.terminal.out;
-  out << fmt::format("{}: {} works, {} ranks at once\n", profile.machine, profile.works.size(),
+  out << fmt::format("{}: {} operations, {} ranks at once\n", profile.machine, profile.works.size(),
                      profile.ranks);
   print_wrapped(out, session.terminal, "operations are timed by " + profile.timed_by);
   for (const std::string& note : profile.notes) print_wrapped(out, session.terminal, "note: " + note);
@@ -231,7 +231,7 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
     out << fmt::format(
         "\nwritten: {0}\nnext: sextant plan ... --profile {0} predicts with what the machine does by itself\n"
         "      mpirun -n N sextant profile --comm mpi --for plan.json -o works.json measures a plan's "
-        "works\n",
+        "operations\n",
         o.output);
   else
     out << fmt::format(
@@ -251,13 +251,14 @@ Verb profile_verb() {
           "Of each plan (--for) runs a few steps and times every kind of operation in it, beside what runs "
           "beside it, on a GPU by its kernels; collectives and transfers once more alone, all ranks starting "
           "together. Without --for, LLaMA models at usual widths and the machine itself (--machine): copies, "
-          "also in both directions at once, matrix products, launches, exchanges by size and group, and a "
-          "product beside a copy and an exchange. The first repetition is dropped. sextant plan, simulate, "
+          "also in both directions at once, GEMMs, launches, collectives by size and group, and a "
+          "GEMM concurrent with a copy and with a collective. The first repetition is dropped. sextant plan, "
+          "simulate, "
           "explain, run and compare predict with such a profile, sextant calibrate starts from it.",
       .examples = {{"a plan",
                     "sextant plan --model stories-260k --cluster laptop --stack sextant --seq-len 64 "
                     "--global-batch 8 -o tiny.json"},
-                   {"its works on this machine", "sextant profile --for tiny.json -o profile.json"}},
+                   {"its operations on this machine", "sextant profile --for tiny.json -o profile.json"}},
       .define = [](CLI::App& app) -> Run {
         auto o = std::make_shared<ProfileVerbOptions>();
         add_list(app, {.flag = "--for", .metavar = "FILE", .text = "plan file; may be repeated"}, o->plans);
@@ -267,7 +268,7 @@ Verb profile_verb() {
             app,
             {.flag = "--ranks",
              .metavar = "N",
-             .text = "threads that exchange when the machine is measured; 0 = two on the CPU, one on a GPU, "
+             .text = "threads in collectives when the machine is measured; 0 = two on the CPU, one on a GPU, "
                      "which they would share",
              .min = 0,
              .max = 64},
@@ -275,7 +276,7 @@ Verb profile_verb() {
         add_flag(app,
                  {.flag = "--quick",
                   .metavar = "",
-                  .text = "a rehearsal in seconds: small copies, products and models"},
+                  .text = "a rehearsal in seconds: small copies, GEMMs and models"},
                  o->quick);
         add_text(app,
                  {.flag = "-o,--output,--out", .metavar = "FILE", .text = "where the profile is written"},

@@ -176,12 +176,14 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
       if (initialised && !o.output.empty())
         keep_hugging_face_files(o.init, kept_hugging_face_files(o.output));
       if (!o.output.empty()) data.keep_tokenizer(kept_hugging_face_files(o.output));
+      if (const std::string& former = runnable->file().former; !former.empty())
+        warn(session.terminal, former);
       for (const SlowKernels& slow : slow_kernels(o.running)) warn(session.terminal, slow.why);
       if (session.common.json) return;
       print_wrapped(out, session.terminal, heading(*runnable));
       if (data.given()) print_wrapped(out, session.terminal, data.heading(o.steps));
       if (resume)
-        log.tell(from ? fmt::format("going on from {}", from->path().string())
+        log.tell(from ? fmt::format("resuming from {}", from->path().string())
                       : "no checkpoint is there yet: starting with step 0");
       if (!runnable->misfit().empty())
         print_wrapped(

@@ -186,7 +186,7 @@ Verb sample_verb() {
         add_number(app,
                    {.flag = "--threads",
                     .metavar = "N",
-                    .text = "in the matrix products; 0 = all cores",
+                    .text = "in the GEMMs; 0 = all cores",
                     .min = 0,
                     .max = 1024},
                    o->threads);

@@ -144,11 +144,11 @@ void print_stage_memory(Session& session, const Simulated& s) {
   std::array<bool, kBufferKinds> used{};
   for (const auto& stage : s.memory.stages)
     for (std::size_t k = 0; k < used.size(); ++k) used[k] = used[k] || stage.at_peak[k] > 0;
-  std::vector<Column> columns = {{"GiB of stage", Align::right}};
+  std::vector<Column> columns = {{"stage", Align::right}};
   for (std::size_t k = 0; k < used.size(); ++k)
     if (used[k])
       columns.push_back({words(name(static_cast<BufferKind>(k))), Align::right, static_cast<int>(k)});
-  columns.push_back({"reserve", Align::right, 20});
+  columns.push_back({"allocator reserve", Align::right, 20});
   columns.push_back({"CUDA+NCCL", Align::right, 21});
   columns.push_back({"peak", Align::right});
   columns.push_back({"of limit", Align::left, 22});
@@ -211,7 +211,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
   check_output("--output", options.output, others);
   others.push_back(options.output);
   check_output("--trace", options.trace, others);
-  const Planning planning(read_question(options.question, session.presets()), session.presets());
+  const Planning planning(read_question(session, options.question), session.presets());
   const Question& q = planning.question();
   const Job job = planning.predicted_job();
   const ParallelPlan& plan = *q.plan;
@@ -268,7 +268,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
                     100 * p.mfu, 100 * p.mfu_causal));
     if (!options.tokens.empty())
       paragraph(training_time_text(options.tokens, q.training, q.cluster, plan, p));
-    if (p.rests_on) paragraph("this step " + rests_on_text(*q.profile, *p.rests_on, &planning.costs()));
+    if (p.rests_on) paragraph(rests_on_text(*q.profile, *p.rests_on, &planning.costs()));
     if (p.jitter) paragraph("this step is " + jitter_text(p));
     if (s.calibrated)
       paragraph(fmt::format(
@@ -329,7 +329,7 @@ Verb simulate_verb() {
            {"the same plan on another network",
             "sextant simulate --plan plan.json --set "
             "fabric.bandwidth_GBps=50 --json"},
-           {"with the times that its works were measured to take",
+           {"with the measured times of its operations",
             "sextant simulate --plan small.json --profile works.json"}},
       .define = [](CLI::App& app) -> Run {
         auto options = std::make_shared<SimulateVerbOptions>();

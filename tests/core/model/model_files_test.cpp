@@ -284,7 +284,7 @@ TEST(HuggingFace, KeysThatNobodyKnowsAreNamedAndBookkeepingIsNot) {
   const auto notes = notes_of(j);
   ASSERT_EQ(notes.size(), 2U);
   EXPECT_TRUE(has(notes[0], "quantization_config: the checkpoint is quantized")) << notes[0];
-  EXPECT_TRUE(has(notes[1], "without effect: num_sinks") && !has(notes[1], "nothing_here")) << notes[1];
+  EXPECT_TRUE(has(notes[1], "not used: num_sinks") && !has(notes[1], "nothing_here")) << notes[1];
 }
 
 TEST(LoadModel, ReadsFilesFoldersAndOwnJson) {

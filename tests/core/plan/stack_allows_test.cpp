@@ -81,7 +81,7 @@ TEST(StackRefusals, WhatIsAlwaysShardedIsFilledIn) {
   EXPECT_EQ(filled("torchtitan", "cp2.z2.mbs1").plan.zero_stage, 2);
   EXPECT_EQ(filled("torchtitan", "mbs1").plan.zero_stage, 0);
   EXPECT_EQ(filled("torchtitan", "cp2.mbs1").notes,
-            (std::vector<std::string>{"plan key: left out, and so as torchtitan does it: z3"}));
+            (std::vector<std::string>{"not stated in the plan key, so torchtitan's default: ZeRO 3 (z3)"}));
   EXPECT_EQ(filled("megatron-core", "cp2.mbs1").plan.zero_stage, 0);
   EXPECT_EQ(filled("deepspeed-zero", "pp2.mbs1").plan.zero_stage, 1);
   EXPECT_EQ(filled("deepspeed-zero", "pp16.mbs1").plan.zero_stage, 0);
@@ -107,7 +107,9 @@ TEST(StackRefusals, NoStackRefusesAShortKey) {
   }
   const FilledPlan old = fill_plan_key("tp2.mbs1", load_stack("megatron-lm-2021", preset_dir()), 8);
   EXPECT_EQ(old.notes,
-            (std::vector<std::string>{"plan key: left out, and so as megatron-lm-2021 does it: nosp, nogr"}));
+            (std::vector<std::string>{
+                "not stated in the plan key, so megatron-lm-2021's default: no sequence parallelism (nosp), "
+                "gradient reduction not overlapped (nogr)"}));
   EXPECT_TRUE(fill_plan_key("tp2.mbs1", load_stack("megatron-core", preset_dir()), 8).notes.empty());
   // What the key states is not changed.
   EXPECT_NE(refusal("megatron-lm-2021",

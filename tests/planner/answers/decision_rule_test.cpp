@@ -182,6 +182,12 @@ TEST(Evidence, CountsRunsOfTheFamilyAndNamesWhatIsBeyond) {
   EXPECT_EQ(table.of("b", "hopper", run, 4096).like_runs(), LikeRuns::of_family);
   EXPECT_EQ(table.of("d", "hopper", run, 4096).like_runs(), LikeRuns::of_others);
   EXPECT_EQ(table.of("b", "ampere", run, 4096).like_runs(), LikeRuns::none);
+  // What is left out of a measured combination is nothing new; what is added is.
+  const auto like = [&](const char* key) { return table.of("b", "hopper", parse_plan_key(key), 4096); };
+  EXPECT_EQ(like("tp4.dp4.z1.mbs1").like_runs(), LikeRuns::of_family);
+  EXPECT_EQ(like("tp4.dp4.z1.mbs1").near, 0) << "the count is of runs of the same kinds";
+  for (const char* more : {"tp4.pp2.cp2.dp1.z1.mbs1", "tp4.dp4.z3.mbs1", "dp16.z1.mbs1.oo100"})
+    EXPECT_EQ(like(more).like_runs(), LikeRuns::none) << more;
   EXPECT_FALSE(load_evidence(kPresets).cells.empty());
 }
 

@@ -70,12 +70,12 @@ TEST(Shortlist, NamesATieThatIsKnownMuchBetter) {
   };
   for (const std::size_t i : {1, 2}) plans[i].tie = true;
   known_to(0, 1.95), known_to(1, 0.30), known_to(2, 0.10), known_to(3, 0.05);
-  EXPECT_EQ(surer_tie(plans), 2U);  // the surest of the ties; 3 is none
+  EXPECT_EQ(lower_risk_tie(plans), 2U);  // the surest of the ties; 3 is none
   known_to(0, 0.25);
-  EXPECT_EQ(surer_tie(plans), 2U);
+  EXPECT_EQ(lower_risk_tie(plans), 2U);
   known_to(0, 0.17);  // less than 1.8 times
-  EXPECT_FALSE(surer_tie(plans));
-  EXPECT_FALSE(surer_tie({}));
+  EXPECT_FALSE(lower_risk_tie(plans));
+  EXPECT_FALSE(lower_risk_tie({}));
 }
 
 TEST(Shortlist, EmptyPlaceForTheMeasuredStepIsReadBack) {

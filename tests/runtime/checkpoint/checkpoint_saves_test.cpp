@@ -80,7 +80,7 @@ TEST(CheckpointFailure, AFailingWriteCostsOneSaveAndNothingElse) {
     EXPECT_NE(t.saves.front().error, "");
     ASSERT_EQ(t.problems.size(), 1U) << "one line, whoever has met it";
     EXPECT_TRUE(tells(t.problems[0], "step 4 could not be written: No space left")) << t.problems[0];
-    EXPECT_TRUE(tells(t.problems[0], "training goes on, and the first that can be saved next is step "))
+    EXPECT_TRUE(tells(t.problems[0], "training continues, and the first that can be saved next is step "))
         << t.problems[0];
     EXPECT_EQ(steps_in(folder.path()).back(), 12);
     EXPECT_EQ(names_in(folder.path() / "checkpoints").count("step-00000004"), 0U);
@@ -131,7 +131,7 @@ TEST(CheckpointFailure, ALastSaveThatFailsIsToldAndTheOneBeforeStands) {
   EXPECT_TRUE(tells(t.error, "step 8")) << t.error;
   EXPECT_TRUE(tells(t.error, "Input/output error")) << t.error;
   ASSERT_EQ(steps_in(folder.path()).size(), 1U);
-  EXPECT_TRUE(tells(t.error, "--resume goes on from step " + std::to_string(steps_in(folder.path())[0])))
+  EXPECT_TRUE(tells(t.error, "--resume continues from step " + std::to_string(steps_in(folder.path())[0])))
       << t.error;
   EXPECT_EQ(fault(folder.path()), "");
 }

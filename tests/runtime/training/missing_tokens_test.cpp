@@ -64,7 +64,7 @@ TEST_P(MissingTokens, EndARunThatIsSavedAndGoesOnWhenTheyAreBack) {
   damaged.go(6);
   EXPECT_TRUE(damaged.config_error);
   for (const char* words : {"train-00000.tokens: bytes 524288 to 786432", "put the file of this set back",
-                            "the run is saved: --resume goes on from step 3"})
+                            "the run is saved: --resume continues from step 3"})
     EXPECT_NE(damaged.error.find(words), std::string::npos) << words << " in: " << damaged.error;
   EXPECT_EQ(damaged.steps.size(), 3U);
   ASSERT_EQ(damaged.saves.size(), 1U);
@@ -100,7 +100,7 @@ TEST_P(MissingTokens, OfHeldOutTextEndARunLikewise) {
   t.go(4);
   EXPECT_TRUE(t.config_error);
   EXPECT_NE(t.error.find("held.tokens"), std::string::npos) << t.error;
-  EXPECT_NE(t.error.find("the run is saved: --resume goes on from step 2"), std::string::npos) << t.error;
+  EXPECT_NE(t.error.find("the run is saved: --resume continues from step 2"), std::string::npos) << t.error;
   ASSERT_EQ(t.saves.size(), 1U);
   EXPECT_EQ(t.saves[0].step, 2);
 }

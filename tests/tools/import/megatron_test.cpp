@@ -42,8 +42,7 @@ TEST(ImportMegatron, Llama3Example) {
 TEST(ImportMegatron, FsdpExample) {
   const Question q = asked_from(golden("megatron_fsdp_llama3_8b.sh"), "1x8xh100");
   EXPECT_EQ(plan_key(*q.plan), "tp1.pp1.vp1.cp1.dp8.z3.mbs1");
-  EXPECT_TRUE(
-      names(q.notes, "not understood, and so without effect here: --no-gradient-accumulation-fusion"));
+  EXPECT_TRUE(names(q.notes, "not understood, and so not used here: --no-gradient-accumulation-fusion"));
 }
 
 // Options in one exported string, the program in a word of srun, ranks by #SBATCH.

@@ -42,7 +42,7 @@ TEST_F(Profiles, WhatIsBetweenIsInterpolatedAndTheRestModelled) {
   for (const char* part : {"interpolated_share", "analytic_share"})
     EXPECT_GT(shares.at(part).get<double>(), 0.05) << part;
   const Called text = call_in_full({"simulate", "--plan", "tiny.json", "--profile", "p.json"}, 80);
-  EXPECT_NE(text.out.find("this step rests on p.json (AMD EPYC 7742, 2026-11-24):"), std::string::npos)
+  EXPECT_NE(text.out.find("predicted from p.json (AMD EPYC 7742, 2026-11-24):"), std::string::npos)
       << text.out;
   std::istringstream lines(text.out);
   for (std::string line; std::getline(lines, line);) {

@@ -127,7 +127,7 @@ TEST_F(RunCheckpoints, WhatIsRefused) {
   usage({"run", "-o", "folder", "--resume"}, {"folder", "no run to go on with"});
   usage({"run", "two.json", "--save-every", "3"}, {"add -o DIR"});
   usage({"run", "two.json", "-o", "other", "--resume-step", "3"}, {"goes with --resume"});
-  usage({"run", "two.json", "-o", "run"}, {"-o", "without a run in it", "--resume goes on with it"});
+  usage({"run", "two.json", "-o", "run"}, {"-o", "without a run in it", "--resume continues it"});
   usage({"run", "two.json", "-o", "folder", "--stop-file", "two.json"}, {"--stop-file", "remove it"});
   usage({"run", "two.json", "--stop-file", "nodir/stop"},
         {"--stop-file", "nodir/stop", "in a folder that is there"});

@@ -175,7 +175,7 @@ TEST(CalibrateVerb, RunsThatContradictEachOtherAreNamed) {
     return text;
   };
   const std::string out = one_line(told.out);
-  EXPECT_NE(out.find("contradiction: "), std::string::npos) << told.out;
+  EXPECT_NE(out.find("inconsistent: "), std::string::npos) << told.out;
   for (const std::string& part : {runs + ":2 (a) took 30 s", runs + ":3 (b) 60 s"})
     EXPECT_NE(out.find(part), std::string::npos) << told.out;
   const Json pairs = Json::parse(call({"calibrate", "--runs", runs, "--json"}).out).at("contradictions");
@@ -186,7 +186,7 @@ TEST(CalibrateVerb, RunsThatContradictEachOtherAreNamed) {
   for (const std::string& sound : {with("33", "2"), with("60", "4")}) {
     const auto quiet = call({"calibrate", "--runs", sound});
     EXPECT_EQ(quiet.code, ExitCode::ok) << quiet.err;
-    EXPECT_EQ(quiet.out.find("contradiction"), std::string::npos) << quiet.out;
+    EXPECT_EQ(quiet.out.find("inconsistent: "), std::string::npos) << quiet.out;
   }
 }
 

@@ -56,7 +56,21 @@ TEST(FormerKeys, OfAnswersStandBesideThePresentOnes) {
 TEST(FormerKeys, OfPlanFilesAreRead) {
   const PlanFile file = load_plan_file(kFolder + "plan.json");
   EXPECT_EQ(file.model.name, "llama-3.2-1b");
-  EXPECT_EQ(call({"simulate", "--plan", kFolder + "plan.json"}).code, ExitCode::ok);
+  const Words stated = {"--plan", kFolder + "plan.json", "--json"};
+  for (const char* verb : {"simulate", "explain"}) {
+    Words words = {verb};
+    words.insert(words.end(), stated.begin(), stated.end());
+    if (words.front() == "explain") words.insert(words.end(), {"--quick", "--top", "1"});
+    const Called told = call(words);
+    EXPECT_EQ(told.code, ExitCode::ok) << verb << told.err;
+    EXPECT_TRUE(told.err.starts_with("warning: ")) << verb << ": " << told.err;
+    EXPECT_EQ(std::ranges::count(told.err, '\n'), 1) << verb << ": " << told.err;
+  }
+  // A plan file of today is read without a word.
+  const TempDir dir;
+  const std::string today = (dir.path() / "plan.json").string();
+  save_plan_file(today, file);
+  EXPECT_EQ(call({"simulate", "--plan", today}).err, "");
 }
 
 }  // namespace

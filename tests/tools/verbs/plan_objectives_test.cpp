@@ -107,7 +107,7 @@ TEST(Plan, TheFewestGpusHoldTheDeadline) {
   never.push_back("0.001h");
   const auto none = call_in_full(small_question("plan", never));
   EXPECT_EQ(none.code, ExitCode::no_feasible_plan);
-  EXPECT_NE(none.err.find("do not hold the deadline"), std::string::npos) << none.err;
+  EXPECT_NE(none.err.find("cannot meet the deadline"), std::string::npos) << none.err;
   never.push_back("--json");
   EXPECT_EQ(call_in_full(small_question("plan", never)).code, ExitCode::no_feasible_plan);
 }

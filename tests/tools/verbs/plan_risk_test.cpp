@@ -34,7 +34,7 @@ TEST(Plan, NamesATieThatIsBetterKnown) {
     return call_in_full(more);
   };
   const auto j = nlohmann::json::parse(with({"--json"}).out);
-  const std::string key = j.at("surer_tie");
+  const std::string key = j.at("lower_risk_tie");
   const auto& ranked = j.at("ranked");
   const auto width = [](const nlohmann::json& r) {
     return r.at("step_time_s_upper").get<double>() / r.at("step_time_s").get<double>() - 1;
@@ -47,9 +47,9 @@ TEST(Plan, NamesATieThatIsBetterKnown) {
   const std::string text = unwrapped(with({}).out);
   EXPECT_NE(text.find(" %, since it fills more than nine tenths of the memory"), std::string::npos) << text;
   EXPECT_NE(text.find(key), std::string::npos);
-  // The best stands alone in the table, and what is surer is told all the same.
-  EXPECT_NE(unwrapped(with({"--top", "1"}).out).find("ties with #1 and is surer: "), std::string::npos);
-  EXPECT_FALSE(nlohmann::json::parse(with({"--top", "1", "--json"}).out).contains("surer_tie"));
+  // The best stands alone in the table, and what has a lower risk is told all the same.
+  EXPECT_NE(unwrapped(with({"--top", "1"}).out).find("ties with #1 at lower risk: "), std::string::npos);
+  EXPECT_FALSE(nlohmann::json::parse(with({"--top", "1", "--json"}).out).contains("lower_risk_tie"));
 }
 
 TEST(Plan, FindsWhatTiesAndHasRoom) {
@@ -59,29 +59,30 @@ TEST(Plan, FindsWhatTiesAndHasRoom) {
   std::vector<std::string> json = ask;
   json.emplace_back("--json");
   const auto j = nlohmann::json::parse(call_in_full(json).out);
-  const auto &best = j.at("ranked").at(0), &surer = j.at("surer");
-  EXPECT_LT(surer.at("plan").at("micro_batch"), best.at("plan").at("micro_batch"));
-  EXPECT_LT(surer.at("slower_share"), 0.02);
-  EXPECT_TRUE(surer.at("tie").get<bool>());
-  EXPECT_LT(surer.at("chance_of_overflow"), 0.05);
+  const auto &best = j.at("ranked").at(0), &lower_risk = j.at("lower_risk");
+  EXPECT_LT(lower_risk.at("plan").at("micro_batch"), best.at("plan").at("micro_batch"));
+  EXPECT_LT(lower_risk.at("slower_share"), 0.02);
+  EXPECT_TRUE(lower_risk.at("tie").get<bool>());
+  EXPECT_LT(lower_risk.at("chance_of_overflow"), 0.05);
   EXPECT_GT(best.at("chance_of_overflow"), 0.1);
   const auto width = [](const nlohmann::json& r) {
     return r.at("step_time_s_upper").get<double>() / r.at("step_time_s").get<double>() - 1;
   };
-  EXPECT_LE(1.8 * width(surer), width(best) * 1.0001);  // as surer_tie is defined
-  const std::string key = surer.at("key"), fix = surer.at("fix"), text = unwrapped(call_in_full(ask).out);
+  EXPECT_LE(1.8 * width(lower_risk), width(best) * 1.0001);  // as lower_risk_tie is defined
+  const std::string key = lower_risk.at("key"), fix = lower_risk.at("fix"),
+                    text = unwrapped(call_in_full(ask).out);
   EXPECT_NE(fix.find("mbs=2"), std::string::npos) << fix;
-  EXPECT_NE(text.find("ties with #1 and is surer: " + key), std::string::npos) << text;
+  EXPECT_NE(text.find("ties with #1 at lower risk: " + key), std::string::npos) << text;
   EXPECT_NE(text.find("--fix " + fix), std::string::npos) << text;
   // What it is told to ask for holds that layout.
   std::vector<std::string> fixed = json;
   fixed.insert(fixed.end(), {"--fix", fix});
   auto again = nlohmann::json::parse(call_in_full(fixed).out);
-  EXPECT_LE(again.at("ranked").at(0).at("step_time_s"), surer.at("step_time_s"));
+  EXPECT_LE(again.at("ranked").at(0).at("step_time_s"), lower_risk.at("step_time_s"));
   EXPECT_NE(text.find("--fix " + fix + " --max-oom-chance 0.05 asks"), std::string::npos) << text;
-  fixed.insert(fixed.end(), {"--max-oom-chance", surer.at("max_oom_chance").dump()});
+  fixed.insert(fixed.end(), {"--max-oom-chance", lower_risk.at("max_oom_chance").dump()});
   again = nlohmann::json::parse(call_in_full(fixed).out);
-  EXPECT_LE(again.at("ranked").at(0).at("step_time_s"), surer.at("step_time_s"));
+  EXPECT_LE(again.at("ranked").at(0).at("step_time_s"), lower_risk.at("step_time_s"));
   EXPECT_LT(again.at("ranked").at(0).at("chance_of_overflow"), 0.05);
 }
 
@@ -91,16 +92,14 @@ TEST(Plan, FindsWhatTiesWithMoreOnTheHost) {
       "plan", "--model",        "llama-3-8b", "--cluster", "1x8xa100-40gb",       "--seq-len",
       "2048", "--global-batch", "256",        "--set",     "device.memory_GiB=38"};
   const std::string text = unwrapped(call_in_full(ask).out);
-  EXPECT_NE(text.find("less than 1 in 20 to run out of memory); #1 may run out of memory. --fix oo="),
-            std::string::npos)
-      << text;
+  EXPECT_NE(text.find("OOM risk below 5 %); #1 may run out of memory. --fix oo="), std::string::npos) << text;
   ask.emplace_back("--json");
   const auto j = nlohmann::json::parse(call_in_full(ask).out);
-  const auto &best = j.at("ranked").at(0), &surer = j.at("surer");
+  const auto &best = j.at("ranked").at(0), &lower_risk = j.at("lower_risk");
   EXPECT_GT(best.at("chance_of_overflow"), 0.1);
-  EXPECT_LT(surer.at("chance_of_overflow"), 0.05);
-  EXPECT_LT(surer.at("slower_share"), 0.02);
-  EXPECT_GT(surer.at("plan").at("optimizer_offload"), best.at("plan").at("optimizer_offload"));
+  EXPECT_LT(lower_risk.at("chance_of_overflow"), 0.05);
+  EXPECT_LT(lower_risk.at("slower_share"), 0.02);
+  EXPECT_GT(lower_risk.at("plan").at("optimizer_offload"), best.at("plan").at("optimizer_offload"));
   // What is proved is of the same steps.
   EXPECT_EQ(best.at("gained_by_refinement_share"), 0);
   EXPECT_DOUBLE_EQ(j.at("best_bound_s"), best.at("step_time_s"));
@@ -127,10 +126,11 @@ TEST(Plan, TellsWhichLayoutsMayRunOutOfMemoryAndWhichIsSafe) {
   const auto tells = [](const std::string& out, const std::string& what) {
     return unwrapped(out).find(what) != std::string::npos;
   };
-  EXPECT_TRUE(tells(text, fmt::format("the fastest of these that surely fits (less than 1 in 20) is #{}: {}",
+  EXPECT_TRUE(tells(text, fmt::format("the fastest of these with an OOM risk below 5 % is #{}: {}",
                                       safe - ranked.begin() + 1, safe->at("key").get<std::string>())))
       << text;
-  EXPECT_TRUE(tells(with({"--top", "1"}).out, "--max-oom-chance 0.05 asks for the fastest that surely fits"));
+  EXPECT_TRUE(tells(with({"--top", "1"}).out,
+                    "Its OOM risk is not below 5 %. To require that: --max-oom-chance 0.05."));
   EXPECT_TRUE(nlohmann::json::parse(with({"--top", "1", "--json"}).out).at("fastest_safe").is_null());
   // What it names finds layouts that do, the fastest of the whole space.
   const auto asked = nlohmann::json::parse(with({"--max-oom-chance", "0.05", "--json"}).out);
@@ -163,7 +163,7 @@ TEST(Plan, SaysWhatFitsWithoutTheLimitOfTheChance) {
 TEST(Plan, SaysNothingOfSurerTiesWhereTheBestIsSure) {
   const auto j = nlohmann::json::parse(call_in_full(small_question("plan", {"--json"})).out);
   EXPECT_LT(j.at("ranked").at(0).at("chance_of_overflow"), 0.05);
-  EXPECT_FALSE(j.contains("surer"));
+  EXPECT_FALSE(j.contains("lower_risk"));
 }
 
 // The best of a nearly full device says how likely it runs out; one with room says nothing of it.

@@ -248,7 +248,8 @@ TEST(Simulate, WritesATraceAndSaysWhatDoesNotFit) {
   EXPECT_NE(large.out.find("does not fit: needs "), std::string::npos) << large.out;
   // In words, not as the key of a JSON field.
   const auto state = call_in_full(small_question("simulate", {"--plan", "tp1.dp16.z0.mbs1"}));
-  EXPECT_NE(state.out.find("(most of it optimizer state of stage 0)"), std::string::npos) << state.out;
+  EXPECT_NE(unwrapped(state.out).find("(most of it optimizer state of stage 0)"), std::string::npos)
+      << state.out;
   EXPECT_EQ(call_in_full(small_question("simulate", {"--plan", "tp8.pp8.dp8"})).code,
             ExitCode::no_feasible_plan);
   EXPECT_EQ(call_in_full(small_question("simulate", {"--plan", "tp3.dp4"})).code, ExitCode::usage);

@@ -86,7 +86,8 @@ TEST_F(RunVerbs, PlansThatDoNotFitTheDeviceTheyWerePlannedFor) {
   call(with_memory + Words{"device.memory_GiB=0.006"});
   const Called runs = call({"run", "small.json", "--steps", "1"});
   EXPECT_EQ(runs.code, ExitCode::ok) << "what ranks allocate counts, no reserve";
-  EXPECT_NE(runs.out.find("note: the plan does not fit its cluster: needs 1.5 of 0.0 GiB"), std::string::npos)
+  EXPECT_NE(runs.out.find("note: the plan does not fit its cluster: needs 1.5 GiB, has 0.0 GiB"),
+            std::string::npos)
       << runs.out;
 }
 
@@ -147,7 +148,7 @@ TEST_F(RunVerbs, ProfilesThatCannotBeTaken) {
         Words{"run", "two.json", "--device", "cuda", "--record"}})
     usage(how, {"--device: found cuda", "cpu, or cuda with a usable GPU", why});
   // CPU ranks are timed anyway, and told that these do nothing.
-  const char* told = "without effect on CPU ranks, which have neither CUPTI nor CUDA graphs:";
+  const char* told = "not used by CPU ranks, which have neither CUPTI nor CUDA graphs:";
   const auto shown = call({"run", "two.json", "--steps", "1", "--record", "--cuda-graphs", "on"}, 200);
   EXPECT_EQ(shown.code, ExitCode::ok);
   EXPECT_NE(shown.out.find(told), std::string::npos) << shown.out;
