@@ -81,9 +81,9 @@ class SearchTree::KeptBounds {
         cache_(cache),
         out_(out),
         chunks_id_(cache.chunks_id(chunks)),
-        m_(microbatches(p, tree.job_.training)),
+        microbatches_(microbatches(p, tree.job_.training)),
         known_(tree.space_.optimizer_offload.size() * tree.space_.parameter_offload.size()) {
-    pipeline_times(p, chunks, tree.job_.stack, m_, cache.layers(p), false, staying_);
+    pipeline_times(p, chunks, tree.job_.stack, microbatches_, cache.layers(p), false, staying_);
   }
 
   // `at` is the place of what the plan offloads of the state.
@@ -103,7 +103,7 @@ class SearchTree::KeptBounds {
     if (bound <= out_.limit) {
       const StageStates least = least_state_times(tree_.job_, p, cache_.links(p), chunks_, Start::known);
       const StageStates* alone = &least;
-      const SlotSteps& steps = cache_.few_steps(p, m_, staying_, std::span(&alone, 1));
+      const SlotSteps& steps = cache_.few_steps(p, microbatches_, staying_, std::span(&alone, 1));
       bound = std::max(bound, slot_bound(staying_, std::span(&alone, 1), cache_.closing(p), steps,
                                          cache_.slots, out_.limit));
     }
@@ -143,7 +143,8 @@ class SearchTree::KeptBounds {
     if (!of_these) of_these = tree_.bucketings(p, cache_);
     const auto bound = [&] {
       return slot_bound(staying_, cache_.states, cache_.closing(p),
-                        cache_.few_steps(p, m_, staying_, cache_.states), cache_.slots, out_.limit);
+                        cache_.few_steps(p, microbatches_, staying_, cache_.states), cache_.slots,
+                        out_.limit);
     };
     // Where one of them is within the limit, nothing can be ruled out.
     cache_.states.clear();
@@ -164,7 +165,7 @@ class SearchTree::KeptBounds {
   Room room_;
   SearchCache& cache_;
   Expansion& out_;
-  int chunks_id_, m_;
+  int chunks_id_, microbatches_;
   PipelineTimes staying_;
   // Without and with parameters on the host.
   std::array<std::optional<Bucketings>, 2> bucketings_;

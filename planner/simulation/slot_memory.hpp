@@ -52,8 +52,8 @@ class RunningBytes {
 class SlotWalk {
  public:
   explicit SlotWalk(const lowering::Context& c)
-      : c_(c),
-        b_(c.activation),
+      : context_(c),
+        bytes_(c.activation),
         tp_(c.plan.tp > 1),
         sp_(c.sp()),
         ring_(c.cp_ring()),
@@ -93,8 +93,8 @@ class SlotWalk {
   std::int64_t layer_forward(RunningBytes&, BufferKind kept, bool again, std::int64_t branch,
                              bool resident) const;  // in a place that is there for the whole step
 
-  const lowering::Context& c_;
-  const ActivationBytes& b_;
+  const lowering::Context& context_;
+  const ActivationBytes& bytes_;
   bool tp_, sp_, ring_, split_;
   int again_;
 };

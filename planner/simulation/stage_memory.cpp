@@ -77,10 +77,10 @@ bool same_layers(const Context& c, int a, int b) {
 // What a slot holds at its fullest beyond what was there when it began: the same for all chunks of one shape.
 class SlotPeaks {
  public:
-  SlotPeaks(const Context& c, const SlotWalk& walk) : c_(c), walk_(walk) {}
+  SlotPeaks(const Context& c, const SlotWalk& walk) : context_(c), walk_(walk) {}
   const RunningBytes& of(SlotKind kind, int chunk) {
-    const Shape shape{kind, c_.ranges[static_cast<std::size_t>(chunk)].count, chunk == 0,
-                      chunk + 1 == c_.n_chunks()};
+    const Shape shape{kind, context_.ranges[static_cast<std::size_t>(chunk)].count, chunk == 0,
+                      chunk + 1 == context_.n_chunks()};
     for (const auto& [known, running] : walked_)
       if (known == shape) return running;
     RunningBytes running{RunningBytes::ByKind{}};
@@ -92,7 +92,7 @@ class SlotPeaks {
 
  private:
   using Shape = std::tuple<SlotKind, int, bool, bool>;  // layers; first and last of the model
-  const Context& c_;
+  const Context& context_;
   const SlotWalk& walk_;
   std::deque<std::pair<Shape, RunningBytes>> walked_;
 };

@@ -86,7 +86,7 @@ class Writer {
   Writer(const fs::path& folder, const Tokenizer& t, const PrepareOptions& o, const Journal& from)
       : folder_(folder),
         info_(t.info()),
-        o_(o),
+        options_(o),
         journal_(from),
         tokens_(folder, token_bytes_of(info_.vocab_size), o.shard_tokens, {from.train, from.validation}) {
     if (journal_.in_document) split_ = split_of(journal_.documents - 1);
@@ -113,7 +113,7 @@ class Writer {
     journal_.input = static_cast<std::int64_t>(block.next.input);
     journal_.offset = block.next.offset, journal_.line = block.next.line;
     journal_.in_document = block.next.in_document;
-    if (journal_.text_bytes - flushed_ >= o_.flush_bytes) flush();
+    if (journal_.text_bytes - flushed_ >= options_.flush_bytes) flush();
   }
   void flush() {
     const WriterProgress p = tokens_.flush();
@@ -130,14 +130,14 @@ class Writer {
 
  private:
   DataSplit split_of(std::int64_t document) const {
-    const std::uint64_t drawn = scrambled(scrambled(o_.seed, 0), static_cast<std::uint64_t>(document));
+    const std::uint64_t drawn = scrambled(scrambled(options_.seed, 0), static_cast<std::uint64_t>(document));
     const double unit = static_cast<double>(drawn >> 11) * 0x1p-53;
-    return unit < o_.validation_fraction ? DataSplit::validation : DataSplit::train;
+    return unit < options_.validation_fraction ? DataSplit::validation : DataSplit::train;
   }
 
   fs::path folder_;
   const TokenizerInfo& info_;
-  const PrepareOptions& o_;
+  const PrepareOptions& options_;
   Journal journal_;
   TokenWriter tokens_;
   DataSplit split_ = DataSplit::train;
