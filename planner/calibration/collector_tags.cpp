@@ -150,7 +150,8 @@ std::string without_collector_tags(std::string text) {
     bool taken = false;
     for (const Reader reader : kReaders)
       if (auto rest = without(text, reader)) {
-        text = *std::move(rest), taken = true;
+        text = *std::move(rest);
+        taken = true;
         break;
       }
     if (!taken) break;

@@ -74,7 +74,8 @@ class Pipeline {
     op.lanes[1] = Emitter::lane(to, forward ? LaneKind::recv_prev : LaneKind::recv_next);
     Arrival arrival{emitter_.emit(op, {beside ? last : kNoOp}), kNoBuffer};
     arrival.buffer = emitter_.buffer(BufferKind::communication, to, context_.activation.stream);
-    emitter_.read(stream, OperandUse::activation), emitter_.write(arrival.buffer, OperandUse::activation);
+    emitter_.read(stream, OperandUse::activation);
+    emitter_.write(arrival.buffer, OperandUse::activation);
     return arrival;
   }
 
@@ -138,7 +139,9 @@ ExecutionGraph lower(const ModelSpec& model, const TrainingSpec& training, const
                      const ParallelPlan& plan, const StackSpec& stack, const LowerOptions& options) {
   const Context c = make_context(model, training, links, plan, stack);
   ExecutionGraph graph;
-  graph.model = model, graph.training = training, graph.plan = plan;
+  graph.model = model;
+  graph.training = training;
+  graph.plan = plan;
   for (int s = 0; s < plan.pp; ++s)
     for (int k = 0; k < kLaneKinds; ++k)
       graph.lanes.push_back({static_cast<std::uint16_t>(s), static_cast<LaneKind>(k)});
@@ -157,7 +160,10 @@ FoldedGraph lower_folded(const ModelSpec& model, const TrainingSpec& training, c
 void lower_folded(const ModelSpec& model, const TrainingSpec& training, const PlanLinks& links,
                   const ParallelPlan& plan, const StackSpec& stack, FoldedGraph& graph) {
   const Context c = make_context(model, training, links, plan, stack);
-  graph.works.clear(), graph.runs.clear(), graph.ops.clear(), graph.deps.clear();
+  graph.works.clear();
+  graph.runs.clear();
+  graph.ops.clear();
+  graph.deps.clear();
   graph.lanes = static_cast<std::size_t>(plan.pp) * kLaneKinds;
   Emitter e(graph, plan.pp);
   lower_to(e, c);

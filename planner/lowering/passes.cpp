@@ -83,7 +83,8 @@ OpId StageLowering::ring_forward(const Site& at, Pass pass, BufferId kv) {
   emitter_.write(kv, Use::keys, 0, own);
   const OpId op =
       emitter_.emit(op_at(at, OpRole::cp_gather, pass, works_.cp_gather, lane(LaneKind::cp)), {last_});
-  emitter_.read(kv, Use::keys, 0, own), emitter_.write(kv, Use::keys, own, context_.activation.kv_gathered);
+  emitter_.read(kv, Use::keys, 0, own);
+  emitter_.write(kv, Use::keys, own, context_.activation.kv_gathered);
   return op;
 }
 
@@ -92,25 +93,32 @@ OpId StageLowering::ring_forward(const Site& at, Pass pass, BufferId kv) {
 OpId StageLowering::ring_backward(const Site& at, BufferId kept, Range dy, BufferId kv, BufferId dkv) {
   emitter_.emit(op_at(at, OpRole::cp_gather, Pass::backward, works_.cp_gather_backward, lane(LaneKind::cp)),
                 {last_});
-  emitter_.read(kept, Use::kept), emitter_.read(dy.buffer, dy.use), emitter_.write(kv, Use::keys);
+  emitter_.read(kept, Use::kept);
+  emitter_.read(dy.buffer, dy.use);
+  emitter_.write(kv, Use::keys);
   const OpId op =
       emitter_.emit(op_at(at, OpRole::cp_scatter, Pass::backward, works_.cp_scatter, lane(LaneKind::cp)));
-  emitter_.read(kv, Use::keys), emitter_.write(dkv, Use::dkeys);
+  emitter_.read(kv, Use::keys);
+  emitter_.write(dkv, Use::dkeys);
   return op;
 }
 
 // The norm before a half-layer's products: what is pending joins the stream, whose norm they read.
 void StageLowering::norm_before(const Site& at, Pass pass, BufferId kept, BufferId stream, BufferId branch) {
   block(at, BlockKind::norm, pass);
-  emitter_.read(stream, Use::stream), emitter_.read(branch, Use::branch), emitter_.write(stream, Use::stream);
+  emitter_.read(stream, Use::stream);
+  emitter_.read(branch, Use::branch);
+  emitter_.write(stream, Use::stream);
   emitter_.write(kept, Use::kept);
 }
 
 // The norm behind them: the branch is kept, and its norm joins the stream.
 OpId StageLowering::norm_after(const Site& at, Pass pass, BufferId kept, BufferId stream, BufferId branch) {
   const OpId op = block(at, BlockKind::norm, pass);
-  emitter_.read(stream, Use::stream), emitter_.write(stream, Use::stream);
-  emitter_.read(branch, Use::branch), emitter_.write(branch, Use::branch);
+  emitter_.read(stream, Use::stream);
+  emitter_.write(stream, Use::stream);
+  emitter_.read(branch, Use::branch);
+  emitter_.write(branch, Use::branch);
   emitter_.write(kept, Use::kept);
   return op;
 }
@@ -135,11 +143,13 @@ void StageLowering::qk_norm_forward(const Site& at, Pass pass, BufferId kept) {
   if (!context_.norms_qk()) return;
   if (context_.sums_qk()) {
     block(at, BlockKind::qk_sums, pass);
-    emitter_.read(kept, Use::kept), emitter_.write(kept, Use::kept);
+    emitter_.read(kept, Use::kept);
+    emitter_.write(kept, Use::kept);
     tp(at, OpRole::tp_reduce, pass, works_.qk_reduce, {kept, Use::kept}, {kept, Use::kept});
   }
   block(at, BlockKind::qk_norm, pass);
-  emitter_.read(kept, Use::kept), emitter_.write(kept, Use::kept);
+  emitter_.read(kept, Use::kept);
+  emitter_.write(kept, Use::kept);
 }
 
 // Forward of one decoder layer, or its repetition in the backward pass. `branch` is what the next norm adds to the
@@ -170,7 +180,8 @@ BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& 
   block(at, BlockKind::attention, pass);
   emitter_.read(kept.attention, Use::kept);
   if (!context_.cp_ring()) emitter_.read(kv, Use::keys);
-  emitter_.write(kept.attention, Use::kept), emitter_.write(partial, Use::out);
+  emitter_.write(kept.attention, Use::kept);
+  emitter_.write(partial, Use::out);
   emitter_.after(stage_, exchanged);  // the last part of the ring has to arrive before what follows attention
   branch = leave_tp(at, pass, partial);
   if (context_.cp_ring() && context_.plan.tp > 1) emitter_.read(kv, Use::keys);
@@ -225,7 +236,8 @@ OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& strea
     if (again) layer.input = activation(context_.activation.saved_input);
     RingedLayer* const place = !again && offloaded(i) ? &next_place() : nullptr;
     if (place) {
-      layer.attention = place->attention, layer.mlp = place->mlp;
+      layer.attention = place->attention;
+      layer.mlp = place->mlp;
       // What has come back since was copied out before: compute is behind it already.
       const bool is_copy =
           place->reader != kNoOp && emitter_.lane_at(stage_, place->reader) == lane(LaneKind::device_to_host);
@@ -244,8 +256,9 @@ OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& strea
   if (!last_chunk(at.chunk)) {
     if (context_.norms_after()) return last_;  // nothing is pending
     block(at, BlockKind::residual, kForward);
-    emitter_.read(stream, Use::stream), emitter_.read(branch, Use::branch),
-        emitter_.write(stream, Use::stream);
+    emitter_.read(stream, Use::stream);
+    emitter_.read(branch, Use::branch);
+    emitter_.write(stream, Use::stream);
     return last_;
   }
   visit(norm_bucket());
@@ -253,13 +266,17 @@ OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& strea
   keep.logits = emitter_.buffer(BufferKind::logits, stage_, context_.activation.logits);
   at.norm = NormSite::final;
   const OpId norm = emitter_.hold(block(at, BlockKind::norm, kForward));
-  emitter_.read(stream, Use::stream), emitter_.read(branch, Use::branch),
-      emitter_.write(keep.head, Use::kept);
+  emitter_.read(stream, Use::stream);
+  emitter_.read(branch, Use::branch);
+  emitter_.write(keep.head, Use::kept);
   const BufferId inside = enter_tp(at, kForward, {keep.head, Use::kept});
-  if (head_bucket() != norm_bucket()) leave(norm), visit(head_bucket());
+  if (head_bucket() != norm_bucket()) {
+    leave(norm);
+    visit(head_bucket());
+  }
   leave(block(at, BlockKind::head, kForward));
-  emitter_.read(inside, inside == keep.head ? Use::kept : Use::gathered),
-      emitter_.write(keep.logits, Use::loss);
+  emitter_.read(inside, inside == keep.head ? Use::kept : Use::gathered);
+  emitter_.write(keep.logits, Use::loss);
   if (context_.plan.tp > 1) {
     keep.stats = temporary(context_.activation.loss_stats);
     tp(at, OpRole::tp_gather, kForward, works_.loss_gather, {keep.logits, Use::loss},
@@ -280,14 +297,16 @@ OpId StageLowering::copy_out(const Site& at, SavedLayer& layer, OpId after) {
                                context_.activation.saved_attention + context_.activation.saved_mlp);
   layer.copied_out = emitter_.emit(
       op_at(at, OpRole::copy_out, kForward, works_.copy_out, lane(LaneKind::device_to_host)), {after});
-  emitter_.read(layer.attention, Use::kept), emitter_.read(layer.mlp, Use::kept),
-      emitter_.write(layer.host, Use::activation);
+  emitter_.read(layer.attention, Use::kept);
+  emitter_.read(layer.mlp, Use::kept);
+  emitter_.write(layer.host, Use::activation);
   return layer.copied_out;
 }
 
 void StageLowering::copy_in(const Site& at, SavedLayer& layer) {
   const RingedLayer& place = next_place();
-  layer.attention = place.attention, layer.mlp = place.mlp;
+  layer.attention = place.attention;
+  layer.mlp = place.mlp;
   // Behind the copy out it is behind the layer's forward.
   const bool is_older =
       place.reader == kNoOp ||
@@ -297,8 +316,9 @@ void StageLowering::copy_in(const Site& at, SavedLayer& layer) {
       op_at(at, OpRole::copy_in, Pass::backward, works_.copy_in, lane(LaneKind::host_to_device)),
       {layer.copied_out, is_older ? kNoOp : place.reader});
   copied_back_ = copied_back_ == kNoOp ? layer.copied_out : std::max(copied_back_, layer.copied_out);
-  emitter_.read(layer.host, Use::activation), emitter_.write(layer.attention, Use::kept),
-      emitter_.write(layer.mlp, Use::kept);
+  emitter_.read(layer.host, Use::activation);
+  emitter_.write(layer.attention, Use::kept);
+  emitter_.write(layer.mlp, Use::kept);
   const bool regathered = context_.sp() && !context_.split_backward();
   if (!regathered)
     emitter_.after(stage_, layer.copied_in);  // else compute waits for the gather that waits for the copy

@@ -16,7 +16,8 @@ OpId StageLowering::regather(const Site& at, const SavedLayer& layer, BufferId s
   const OpId op =
       emitter_.emit(op_at(at, OpRole::tp_gather, Pass::backward, works_.tp_gather, lane(LaneKind::tp)),
                     {fetched && wait == layer.copied_after ? kNoOp : wait, layer.copied_in});
-  emitter_.read(saved_input, Use::kept), emitter_.write(regathered_[turn], Use::gathered);
+  emitter_.read(saved_input, Use::kept);
+  emitter_.write(regathered_[turn], Use::gathered);
   return op;
 }
 
@@ -37,7 +38,8 @@ OpId StageLowering::product_backward(const Site& at, BlockKind kind, std::initia
   emitter_.after(stage_, ahead);
   const OpId op = block(at, kind, split ? Pass::backward_input : Pass::backward);
   for (const Range& gradient : gradients) emitter_.read(gradient.buffer, gradient.use);
-  emitter_.read(saved, Use::kept), emitter_.write(dx, Use::dx);
+  emitter_.read(saved, Use::kept);
+  emitter_.write(dx, Use::dx);
   if (ahead != kNoOp) regather_read(op);
   if (!split) add_gradients(at, kind, op);
   if (split && kept) {
@@ -48,14 +50,18 @@ OpId StageLowering::product_backward(const Site& at, BlockKind kind, std::initia
   if (context_.norms_after()) {
     if (context_.ring_parameters() || !layer_ring_.empty()) emitter_.hold(op);  // rings turn when it is done
     block(at, BlockKind::residual, Pass::backward);
-    emitter_.read(dx, Use::dx), emitter_.read(stream, Use::stream), emitter_.write(stream, Use::stream);
+    emitter_.read(dx, Use::dx);
+    emitter_.read(stream, Use::stream);
+    emitter_.write(stream, Use::stream);
     return op;
   }
   wait_gradients(at, BlockKind::norm);
   const OpId norm = block(at, BlockKind::norm, Pass::backward);
   if (context_.ring_parameters() || !layer_ring_.empty()) emitter_.hold(norm);  // rings turn when it is done
-  emitter_.read(dx, Use::dx), emitter_.read(saved, Use::kept);
-  emitter_.read(stream, Use::stream), emitter_.write(stream, Use::stream);
+  emitter_.read(dx, Use::dx);
+  emitter_.read(saved, Use::kept);
+  emitter_.read(stream, Use::stream);
+  emitter_.write(stream, Use::stream);
   add_gradients(at, BlockKind::norm, norm);
   return norm;
 }
@@ -66,7 +72,9 @@ StageLowering::Range StageLowering::branch_gradient(const Site& at, BufferId sav
   const BufferId branch = temporary(context_.activation.stream);
   wait_gradients(at, BlockKind::norm);
   const OpId norm = block(at, BlockKind::norm, Pass::backward);
-  emitter_.read(stream, Use::stream), emitter_.read(saved, Use::kept), emitter_.write(branch, Use::branch);
+  emitter_.read(stream, Use::stream);
+  emitter_.read(saved, Use::kept);
+  emitter_.write(branch, Use::branch);
   add_gradients(at, BlockKind::norm, norm);
   return {branch, Use::branch};
 }
@@ -77,7 +85,8 @@ void StageLowering::qk_norm_backward(const Site& at, std::initializer_list<Range
   const Range& own = *gradients.begin();
   const auto operands = [&] {
     for (const Range& gradient : gradients) emitter_.read(gradient.buffer, gradient.use);
-    emitter_.read(saved, Use::kept), emitter_.write(own.buffer, own.use);
+    emitter_.read(saved, Use::kept);
+    emitter_.write(own.buffer, own.use);
   };
   if (context_.sums_qk()) {
     block(at, BlockKind::qk_sums, Pass::backward);
@@ -121,9 +130,13 @@ void StageLowering::attention_backward(Site at, SavedLayer& layer, BufferId stre
             : temporary(context_.activation.qkv_gradient);
   if (!split) wait_gradients(at, BlockKind::attention);
   const OpId core = block(at, BlockKind::attention, split ? Pass::backward_input : Pass::backward);
-  emitter_.read(dy, Use::dout), emitter_.read(layer.attention, Use::kept);
+  emitter_.read(dy, Use::dout);
+  emitter_.read(layer.attention, Use::kept);
   emitter_.write(dqkv, Use::dqkv);
-  if (!context_.cp_ring()) emitter_.read(kv, Use::keys), emitter_.write(dkv, Use::dkeys);
+  if (!context_.cp_ring()) {
+    emitter_.read(kv, Use::keys);
+    emitter_.write(dkv, Use::dkeys);
+  }
   if (split) {
     layer.for_attention =
         emitter_.buffer(BufferKind::activation, stage_, context_.activation.deferred_attention);
@@ -173,8 +186,10 @@ OpId StageLowering::backward_slot(const Slot& slot, OpId arrival, BufferId& stre
     if (!split) wait_gradients(at, BlockKind::head);
     const OpId head =
         emitter_.hold(block(at, BlockKind::head, split ? Pass::backward_input : Pass::backward));
-    emitter_.read(keep.logits, Use::loss), emitter_.read(keep.stats, Use::stats);
-    emitter_.read(inside, inside == keep.head ? Use::kept : Use::gathered), emitter_.write(dx, Use::dx);
+    emitter_.read(keep.logits, Use::loss);
+    emitter_.read(keep.stats, Use::stats);
+    emitter_.read(inside, inside == keep.head ? Use::kept : Use::gathered);
+    emitter_.write(dx, Use::dx);
     if (split) {
       emitter_.write(keep.logits, Use::loss);  // now the gradient of the logits, for the weight half
     } else {
@@ -182,11 +197,16 @@ OpId StageLowering::backward_slot(const Slot& slot, OpId arrival, BufferId& stre
     }
     dx = leave_tp(at, Pass::backward, dx);
     stream = temporary(context_.activation.stream);
-    if (head_bucket() != norm_bucket()) leave(head), visit(norm_bucket());
+    if (head_bucket() != norm_bucket()) {
+      leave(head);
+      visit(norm_bucket());
+    }
     wait_gradients(at, BlockKind::norm);
     const OpId norm = block(at, BlockKind::norm, Pass::backward);
     leave(norm);
-    emitter_.read(dx, Use::dx), emitter_.read(keep.head, Use::kept), emitter_.write(stream, Use::stream);
+    emitter_.read(dx, Use::dx);
+    emitter_.read(keep.head, Use::kept);
+    emitter_.write(stream, Use::stream);
     add_gradients(at, BlockKind::norm, norm);
   }
   for (int i = layers.count - 1; i >= 0; --i) {
@@ -234,7 +254,8 @@ void StageLowering::weight_slot(const Slot& slot) {
     half(BlockKind::mlp, layer.mlp, {layer.for_mlp, Use::deferred});
     wait_gradients(at, BlockKind::attention);
     const OpId op = block(at, BlockKind::attention, Pass::backward_weight);
-    emitter_.read(layer.attention, Use::kept), emitter_.read(layer.for_attention, Use::deferred);
+    emitter_.read(layer.attention, Use::kept);
+    emitter_.read(layer.for_attention, Use::deferred);
     add_gradients(at, BlockKind::attention, op);
     half(BlockKind::qkv, layer.attention, {layer.for_qkv, Use::dqkv});
   }

@@ -212,8 +212,8 @@ void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, b
                 emitter_.work(CollectiveWork{CollectiveKind::all_reduce,
                                              Bytes(slice * size_bytes(context_.training.reduction)),
                                              links.replica, false}));
-    emitter_.read(gradient, Use::gradient, 0, bytes(slice)),
-        emitter_.write(gradient, Use::gradient, 0, bytes(slice));
+    emitter_.read(gradient, Use::gradient, 0, bytes(slice));
+    emitter_.write(gradient, Use::gradient, 0, bytes(slice));
   }
   if (context_.sums_on_host()) {
     done = sum_on_host(b, done, microbatch, gradient);
@@ -221,8 +221,8 @@ void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, b
     done = emit(OpRole::grad_accumulate,
                 emitter_.work(StateWork{StateKind::accumulate, slice, context_.training.parameter,
                                         context_.training.gradient, false}));
-    emitter_.read(gradient, Use::gradient, 0, bytes(slice)),
-        emitter_.write(accumulator_[index], Use::optimizer);
+    emitter_.read(gradient, Use::gradient, 0, bytes(slice));
+    emitter_.write(accumulator_[index], Use::optimizer);
     if (accumulated_[index])
       emitter_.read(accumulator_[index], Use::optimizer);  // the first replaces what the last step left
     accumulated_[index] = true;
@@ -262,7 +262,8 @@ OpId StageLowering::sum_on_host(int b, OpId ready, std::uint32_t microbatch, Buf
   op.lanes[0] = lane(LaneKind::host);
   done = emitter_.hold(emitter_.emit(op, {done}));
   emitter_.read(landing_, Use::gradient, 0, bytes);
-  emitter_.read(host_gradient_[index], Use::gradient), emitter_.write(host_gradient_[index], Use::gradient);
+  emitter_.read(host_gradient_[index], Use::gradient);
+  emitter_.write(host_gradient_[index], Use::gradient);
   emitter_.after(stage_, done);
   return done;
 }
@@ -300,8 +301,8 @@ void StageLowering::finish_bucket(int b, OpId ready) {
                                      CopyDirection::device_to_host});
     op.lanes[0] = lane(LaneKind::device_to_host);
     emitter_.emit(op, {done});
-    emitter_.read(owned, Use::gradient, bytes(slice - on_host(slice)), bytes(slice)),
-        emitter_.write(host_gradient_[index], Use::gradient);
+    emitter_.read(owned, Use::gradient, bytes(slice - on_host(slice)), bytes(slice));
+    emitter_.write(host_gradient_[index], Use::gradient);
   }
 }
 

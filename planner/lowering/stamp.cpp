@@ -50,8 +50,11 @@ std::vector<StageLowering::Stamp>& StageLowering::stamps_of(SlotKind kind, const
 template <class Visit>
 void StageLowering::each_waited(SlotKind kind, const Turns& at, std::size_t first_unit, std::size_t last_unit,
                                 const Visit& visit) {
-  for (std::size_t unit = first_unit; unit < last_unit; ++unit)
-    visit(visits_[unit].wait), visit(visits_[unit].gather), visit(visits_[unit].last_reader);
+  for (std::size_t unit = first_unit; unit < last_unit; ++unit) {
+    visit(visits_[unit].wait);
+    visit(visits_[unit].gather);
+    visit(visits_[unit].last_reader);
+  }
   if (!layer_ring_.empty() && kind != SlotKind::weight) {
     for (std::size_t turn = 0; turn < layer_ring_.size(); ++turn)
       visit(layer_ring_[(at.copy + turn) % layer_ring_.size()].reader);
@@ -168,8 +171,11 @@ OpId StageLowering::repeat(const Stamp& stamp, const Entry& now, const Slot& slo
   auto left = stamp.after.begin();
   const std::size_t fetched = now.turns.fetch + stamp.turned.fetch;
   each_waited(slot.kind, now.turns, now.turns.visit, fetched, [&](OpId& op) { op = moved(*left++); });
-  next_regather_ += stamp.turned.regather, next_ring_slot_ += stamp.turned.gradient;
-  next_place_ += stamp.turned.copy, next_visit_ += stamp.turned.visit, next_fetch_ = fetched;
+  next_regather_ += stamp.turned.regather;
+  next_ring_slot_ += stamp.turned.gradient;
+  next_place_ += stamp.turned.copy;
+  next_visit_ += stamp.turned.visit;
+  next_fetch_ = fetched;
   return last_ = moved(stamp.result);
 }
 
@@ -181,9 +187,10 @@ void StageLowering::recall(const Slot& slot) {
   SavedChunk& keep = saved(slot);
   keep.layers.resize(stamp.kept.size());
   const auto moved = [&](OpId op) { return op == kNoOp ? op : op - stamp.ops.first + forward.first; };
-  for (std::size_t i = 0; i < stamp.kept.size(); ++i)
-    keep.layers[i].kept_by = moved(stamp.kept[i].first),
+  for (std::size_t i = 0; i < stamp.kept.size(); ++i) {
+    keep.layers[i].kept_by = moved(stamp.kept[i].first);
     keep.layers[i].copied_out = moved(stamp.kept[i].second);
+  }
 }
 
 template <class Emit>
@@ -221,10 +228,13 @@ OpId StageLowering::emit_or_repeat(const Slot& slot, OpId arrival, const Emit& e
   stamp.waits_for_forward = waits_for_forward();
   const auto behind = emitter_.behind(stage_);
   const std::vector<OpId> behind_before(behind.begin(), behind.end());
-  stamp.ops.first = first, stamp.ops.deps_first = emitter_.deps().size();
-  stamp.microbatch = slot.microbatch, stamp.stage = stage_;
+  stamp.ops.first = first;
+  stamp.ops.deps_first = emitter_.deps().size();
+  stamp.microbatch = slot.microbatch;
+  stamp.stage = stage_;
   stamp.result = emit();
-  stamp.ops.last = emitter_.size(), stamp.ops.deps_last = emitter_.deps().size();
+  stamp.ops.last = emitter_.size();
+  stamp.ops.deps_last = emitter_.deps().size();
   for (std::size_t i = 0; i < behind.size(); ++i)
     if (behind[i] != behind_before[i]) stamp.waited.emplace_back(i, behind[i]);
   const auto known = [&](OpId op) {

@@ -153,7 +153,8 @@ void StageLowering::fetch(std::size_t index) {
     // The staging slot is free once the gather that read it has run.
     const OpId staged = sharded && index >= ring ? visits_[index - ring].gather : kNoOp;
     last = emitter_.emit(op, {updated, host_updated, sharded ? staged : ready});
-    emitter_.read(from, OperandUse::parameter), emitter_.write(to, OperandUse::parameter, 0, staged_bytes);
+    emitter_.read(from, OperandUse::parameter);
+    emitter_.write(to, OperandUse::parameter, 0, staged_bytes);
     from = to;
   }
   if (sharded) {

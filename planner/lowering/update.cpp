@@ -176,10 +176,12 @@ void StageLowering::update(int first, int last) {
       if (on_device) {
         emitter_.read(context_.ring_gradients() ? accumulator_[b] : gradient_[b], Use::gradient, 0,
                       std::llround(context_.state.gradient * static_cast<double>(slice - on_host(slice))));
-        emitter_.read(optimizer_[b], Use::optimizer), emitter_.write(optimizer_[b], Use::optimizer);
+        emitter_.read(optimizer_[b], Use::optimizer);
+        emitter_.write(optimizer_[b], Use::optimizer);
         if (!context_.plan.parameter_offload) emitter_.write(to, Use::parameter, 0, split);
       } else {
-        emitter_.read(host_gradient_[b], Use::gradient), emitter_.read(host_optimizer_[b], Use::optimizer);
+        emitter_.read(host_gradient_[b], Use::gradient);
+        emitter_.read(host_optimizer_[b], Use::optimizer);
         emitter_.write(host_optimizer_[b], Use::optimizer);
         if (context_.plan.parameter_offload) emitter_.write(to, Use::parameter, split, slice * parameter);
       }
@@ -203,8 +205,8 @@ void StageLowering::update(int first, int last) {
       for (int i = first; i < last; ++i) {
         const auto b = static_cast<std::size_t>(i);
         const std::int64_t slice = bucket(i).slice(layout_.shards);
-        emitter_.read(optimizer_[b], Use::optimizer),
-            emitter_.write(shard_[b], Use::parameter, 0, (slice - on_host(slice)) * parameter);
+        emitter_.read(optimizer_[b], Use::optimizer);
+        emitter_.write(shard_[b], Use::parameter, 0, (slice - on_host(slice)) * parameter);
       }
     }
   }
@@ -283,7 +285,10 @@ void StageLowering::begin_step() {
     for (int b = n - 1; gather && b >= 0; --b) last_gather = gather_bucket(b);
   }
   const bool fetched = context_.ring_parameters() && (layout_.shards > 1 || context_.plan.parameter_offload);
-  if (!gather && !fetched) emitter_.after(stage_, host_updated_), host_updated_ = kNoOp;
+  if (!gather && !fetched) {
+    emitter_.after(stage_, host_updated_);
+    host_updated_ = kNoOp;
+  }
   if (gather && context_.plan.overlap_param_gather && !context_.stack.rules.gather_beside_forward) {
     emitter_.after(stage_, last_gather);
     std::fill(gathered_.begin(), gathered_.end(), kNoOp);

@@ -34,7 +34,8 @@ class SearchTree::Room {
     Held held;
   };
   void keep(ParallelPlan p, int layers_on_host) {
-    p.activation_offload = layers_on_host, p.offload_horizon = tree_.least_horizon_;
+    p.activation_offload = layers_on_host;
+    p.offload_horizon = tree_.least_horizon_;
     kept_.push_back({p, tree_.flight(p, chunks_), tree_.held(p)});
   }
   const SearchTree& tree_;
@@ -133,7 +134,8 @@ class SearchTree::KeptBounds {
     std::partition_point(fitting, shares.end(), [&](double share) {
       const double bound = share == *fitting ? reach.least : of_any_from(share);
       if (bound <= out_.limit) return true;
-      reach.end = share, reach.beyond = bound;  // the last to be asked that is beyond is the first of them
+      reach.end = share;  // the last to be asked that is beyond is the first of them
+      reach.beyond = bound;
       return false;
     });
     return reach;
@@ -201,8 +203,10 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   const auto parameters_on = static_cast<std::uint64_t>(std::ranges::count(space_.parameter_offload, 1));
   for (std::size_t ao = 0; ao < space_.activation_offload.size(); ++ao) {
     const ActivationOffload& a = space_.activation_offload[ao];
-    p.activation_offload = a.of_chunk(longest), p.offload_horizon = a.horizon;
-    p.optimizer_offload = 0, p.parameter_offload = false;
+    p.activation_offload = a.of_chunk(longest);
+    p.offload_horizon = a.horizon;
+    p.optimizer_offload = 0;
+    p.parameter_offload = false;
     std::uint64_t here = oo_n * po_n * members;
     if (!lawful(p, here, out, laws[ao])) continue;
     if (a.layers == ActivationOffload::all) {
@@ -242,7 +246,8 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
         const std::size_t at = oo * po_n + po;
         if (!lawful(p, members, out, laws_of_state[at])) continue;
         if (!stages_fit(floor(state_of_one[at]), p, members, out)) continue;
-        child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
+        child.choice.optimizer_offload = small(oo);
+        child.choice.parameter_offload = small(po);
         ++out.bounds;
         child.bound = std::max(node.bound, kept.of(p, at));
         if (child.bound <= out.limit) {

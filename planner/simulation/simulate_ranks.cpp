@@ -197,7 +197,8 @@ class RankSweep {
   RankTimeline result() {
     RankTimeline out;
     const auto world = static_cast<std::size_t>(graph_.plan.world());
-    out.finish.resize(world), out.waited.resize(world);
+    out.finish.resize(world);
+    out.waited.resize(world);
     for (std::size_t lane = 0; lane < free_.size(); ++lane)
       for (std::size_t r = 0; r < at_.count; ++r) {
         Seconds& finish = out.finish[static_cast<std::size_t>(rank_of_[graph_.lanes[lane].stage][r])];

@@ -39,7 +39,10 @@ void SlotWalk::each_layer(RunningBytes& r, int count, bool backwards, const Laye
     for (int k = 0; k < n; ++k) {
       const RunningBytes::ByKind before = r.now();
       nth(k);
-      if (k == 1 && n > 3) r.repeat(before, n - 3), k = n - 2;
+      if (k == 1 && n > 3) {
+        r.repeat(before, n - 3);
+        k = n - 2;
+      }
     }
   }
 }
@@ -48,7 +51,10 @@ void SlotWalk::forward(RunningBytes& r, int chunk) const {
   const LayerRange range = context_.ranges[static_cast<std::size_t>(chunk)];
   if (chunk == 0) {
     r.temporary(tp_ ? bytes_.gathered : bytes_.stream);
-    if (sp_) r.temporary(bytes_.stream), r.drop(bytes_.gathered);
+    if (sp_) {
+      r.temporary(bytes_.stream);
+      r.drop(bytes_.gathered);
+    }
   }
   std::int64_t branch = 0;
   each_layer(r, range.count, false, [&](int i) {
@@ -90,11 +96,15 @@ void SlotWalk::backward(RunningBytes& r, int chunk) const {
 void SlotWalk::weight(RunningBytes& r, int chunk) const {
   const LayerRange range = context_.ranges[static_cast<std::size_t>(chunk)];
   const auto gather = [&] {
-    if (sp_) r.temporary(bytes_.gathered), r.drop(bytes_.gathered);
+    if (sp_) {
+      r.temporary(bytes_.gathered);
+      r.drop(bytes_.gathered);
+    }
   };
   if (chunk + 1 == context_.n_chunks()) {
     gather();
-    r.free(BufferKind::activation, bytes_.saved_head), r.free(BufferKind::logits, bytes_.logits);
+    r.free(BufferKind::activation, bytes_.saved_head);
+    r.free(BufferKind::logits, bytes_.logits);
   }
   each_layer(r, range.count, false, [&](int) {
     gather();
@@ -186,7 +196,10 @@ void SlotWalk::layer_backward_after(RunningBytes& r, bool again, bool resident) 
       sp_ ? bytes_.gathered : bytes_.stream;  // the branch's gradient, as the product reads it
   const auto enter = [&] {
     r.temporary(bytes_.stream);
-    if (sp_) r.temporary(bytes_.gathered), r.drop(bytes_.stream);
+    if (sp_) {
+      r.temporary(bytes_.gathered);
+      r.drop(bytes_.stream);
+    }
   };
   enter();
   r.temporary(bytes_.gathered);

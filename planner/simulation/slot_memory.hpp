@@ -36,13 +36,17 @@ class RunningBytes {
   void repeat(const ByKind& before, std::int64_t times) {
     for (std::size_t k = 0; k < now_.size(); ++k) {
       const std::int64_t more = times * (now_[k] - before[k]);
-      now_[k] += more, total_ += more;
+      now_[k] += more;
+      total_ += more;
     }
   }
 
  private:
   void mark() {
-    if (total_ > peak_) peak_ = total_, at_peak_ = now_;
+    if (total_ > peak_) {
+      peak_ = total_;
+      at_peak_ = now_;
+    }
   }
   ByKind now_, at_peak_{};
   std::int64_t total_ = 0, peak_ = -1;

@@ -139,9 +139,11 @@ void ParameterCheck::totals() {
   const std::string where = fmt::format("stage {}", facts_.stage);
   std::int64_t device = 0, on_host = 0;
   std::size_t host_buckets = 0, host_states = 0;
-  for (std::size_t b = 0; b < buckets_.size(); ++b)
-    device += facts_.slice(b) - facts_.host(b), on_host += facts_.host(b),
-        host_buckets += facts_.host(b) > 0 ? 1 : 0;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    device += facts_.slice(b) - facts_.host(b);
+    on_host += facts_.host(b);
+    host_buckets += facts_.host(b) > 0 ? 1 : 0;
+  }
   if (device_elements_ != device || host_elements_ != on_host)
     problems_.add(
         where,
@@ -162,7 +164,10 @@ void ParameterCheck::tiles(std::size_t b, std::vector<Interval> spans, Interval 
   std::ranges::sort(spans);
   std::int64_t at = all.begin;
   bool whole_range = true;
-  for (const Interval& span : spans) whole_range = whole_range && span.begin == at, at = span.end;
+  for (const Interval& span : spans) {
+    whole_range = whole_range && span.begin == at;
+    at = span.end;
+  }
   if (whole_range && at == all.end) return;
   std::string found;
   for (const Interval& span : spans) found += fmt::format("[{}, {}) ", span.begin, span.end);
