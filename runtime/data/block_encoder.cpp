@@ -26,7 +26,8 @@ constexpr const char* kBadTextHint = "convert it (iconv -t UTF-8), or give --bad
 
 EncodedBlock BlockEncoder::encode(const TextBlock& block) const {
   EncodedBlock out;
-  out.next = block.next, out.done_bytes = block.done_bytes;
+  out.next = block.next;
+  out.done_bytes = block.done_bytes;
   out.empty_input = block.text.empty() && !block.continues;
   for (const DocumentSlice& slice : documents_of(block, options_.unit)) {
     std::string held;
