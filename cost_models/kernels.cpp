@@ -40,8 +40,14 @@ void add_casts(KernelList& list, const BlockWork& w, const Direction& d) {
   const auto linear = [&](double in, double out) {
     const double tokens = static_cast<double>(w.tokens()), x = tokens * in, y = tokens * out,
                  weight = in * out;
-    if (d.forward) casts.bytes += (kLook + kCast) * x + kCast * weight, casts.launches += 3;
-    if (d.input_gradient) casts.bytes += (kLook + kCast) * y + kCast * weight, casts.launches += 3;
+    if (d.forward) {
+      casts.bytes += (kLook + kCast) * x + kCast * weight;
+      casts.launches += 3;
+    }
+    if (d.input_gradient) {
+      casts.bytes += (kLook + kCast) * y + kCast * weight;
+      casts.launches += 3;
+    }
     if (!d.weight_gradient) return;
     casts.bytes += (kLook + kCast) * x + (d.input_gradient ? kAgain : kLook + kCast) * y;
     casts.launches += 2;
@@ -49,7 +55,11 @@ void add_casts(KernelList& list, const BlockWork& w, const Direction& d) {
   const double q = static_cast<double>(w.heads) * w.head_dim,
                kv = static_cast<double>(w.kv_heads) * w.head_dim;
   if (w.kind == BlockKind::qkv && w.joined) linear(w.hidden, q + 2 * kv);
-  if (w.kind == BlockKind::qkv && !w.joined) linear(w.hidden, q), linear(w.hidden, kv), linear(w.hidden, kv);
+  if (w.kind == BlockKind::qkv && !w.joined) {
+    linear(w.hidden, q);
+    linear(w.hidden, kv);
+    linear(w.hidden, kv);
+  }
   if (w.kind == BlockKind::attention) linear(q, w.hidden);
   if (w.kind == BlockKind::mlp) {
     const int inner = w.gated ? 2 : 1;
@@ -88,7 +98,8 @@ void add_attention(KernelList& list, const BlockWork& w, const Direction& d, boo
       w.batch, w.seq_q, w.seq_k, w.heads, w.head_dim, false, w.dtype == Dtype::fp8 ? Dtype::bf16 : w.dtype};
   if (ring) core.steps = w.seq_k / w.seq_q;
   core.imbalance = 1 + stack.kernels.cp_imbalance * (1 - static_cast<double>(w.seq_q) / w.seq_k);
-  core.share = tile_share(w.window, w.seq_k), core.context = w.window;
+  core.share = tile_share(w.window, w.seq_k);
+  core.context = w.window;
   const auto add_core = [&](bool backward) {
     core.backward = backward;
     list.push_back(core);

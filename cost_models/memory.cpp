@@ -46,7 +46,8 @@ ActivationBytes exact_bytes(const ModelSpec& m, const TrainingSpec& training, co
   w.recompute_core = plan.recompute.kind == RecomputeKind::selective;
   const auto as = [&](BlockKind kind, Pass pass = Pass::backward) {
     BlockWork one = w;
-    one.kind = kind, one.pass = pass;
+    one.kind = kind;
+    one.pass = pass;
     return one;
   };
   const BlockWork attention = as(BlockKind::attention), mlp = as(BlockKind::mlp), head = as(BlockKind::head);
@@ -57,7 +58,8 @@ ActivationBytes exact_bytes(const ModelSpec& m, const TrainingSpec& training, co
   b.gathered = w.tokens() * row;
   b.saved_attention = b.again_attention = saved_bytes(attention).v;
   b.saved_mlp = b.again_mlp = saved_bytes(mlp).v;
-  b.ring_attention = b.saved_attention, b.ring_mlp = b.saved_mlp;
+  b.ring_attention = b.saved_attention;
+  b.ring_mlp = b.saved_mlp;
   b.saved_input = b.stream;
   b.saved_head = total_bytes(norm_tensors(head)).v;
   b.qkv_gradient = total_bytes(passed_tensors(attention)).v;

@@ -10,7 +10,8 @@ constexpr double kSameSize = 1e-9;  // difference of logarithms
 
 OpCost scaled(OpCost cost, double factor, CostSource source, bool beside) {
   for (Seconds* part : {&cost.duration, &cost.compute, &cost.memory, &cost.latency}) *part = *part * factor;
-  cost.source = source, cost.beside = beside;
+  cost.source = source;
+  cost.beside = beside;
   return cost;
 }
 

@@ -45,17 +45,35 @@ struct HashOf {
 struct WithoutSize {
   Work operator()(const BlockWork& w) const {
     BlockWork family;
-    family.kind = w.kind, family.pass = w.pass, family.dtype = w.dtype, family.head_dim = w.head_dim;
-    family.sequence_parallel = w.sequence_parallel, family.gated = w.gated;
+    family.kind = w.kind;
+    family.pass = w.pass;
+    family.dtype = w.dtype;
+    family.head_dim = w.head_dim;
+    family.sequence_parallel = w.sequence_parallel;
+    family.gated = w.gated;
     family.recompute_core = w.recompute_core;
-    family.window = w.window, family.bias = w.bias, family.normalized = w.normalized,
+    family.window = w.window;
+    family.bias = w.bias;
+    family.normalized = w.normalized;
     family.qk_norm = w.qk_norm;
     return family;
   }
-  Work operator()(CollectiveWork w) const { return w.bytes = Bytes(0), w; }
-  Work operator()(TransferWork w) const { return w.bytes = Bytes(0), w; }
-  Work operator()(CopyWork w) const { return w.bytes = Bytes(0), w; }
-  Work operator()(StateWork w) const { return w.elements = 0, w; }
+  Work operator()(CollectiveWork w) const {
+    w.bytes = Bytes(0);
+    return w;
+  }
+  Work operator()(TransferWork w) const {
+    w.bytes = Bytes(0);
+    return w;
+  }
+  Work operator()(CopyWork w) const {
+    w.bytes = Bytes(0);
+    return w;
+  }
+  Work operator()(StateWork w) const {
+    w.elements = 0;
+    return w;
+  }
 };
 
 }  // namespace

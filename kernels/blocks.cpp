@@ -53,9 +53,10 @@ Linears joined(std::initializer_list<Linear> layers) {
 Linears joined(const BlockContext& c, std::initializer_list<Linear> layers, int place) {
   Linears out = joined(layers);
   for (Linear& l : out) {
-    if (c.fp8 && c.fp8_weights.words)
-      l.largest.words = c.fp8_weights.words + std::int64_t{place} * Fp8Largest::kWords,
+    if (c.fp8 && c.fp8_weights.words) {
+      l.largest.words = c.fp8_weights.words + std::int64_t{place} * Fp8Largest::kWords;
       l.largest.known = c.fp8_weights.known;
+    }
     place += l.largest.parts;
   }
   return out;

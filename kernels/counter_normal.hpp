@@ -24,7 +24,8 @@ SEXTANT_BOTH Block philox(Block b, std::uint64_t key) {
                         q = std::uint64_t{0xCD9E8D57u} * b.word[2];
     b = {{static_cast<std::uint32_t>(q >> 32) ^ b.word[1] ^ k0, static_cast<std::uint32_t>(q),
           static_cast<std::uint32_t>(p >> 32) ^ b.word[3] ^ k1, static_cast<std::uint32_t>(p)}};
-    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
   }
   return b;
 }

@@ -128,7 +128,8 @@ class Records {
   }
   void restart() {
     const std::lock_guard lock(mutex_);
-    join_ = {}, dropped_ = 0;
+    join_ = {};
+    dropped_ = 0;
   }
   bool recording = false;  // of the one trace there may be
 

@@ -35,7 +35,10 @@ class Sweep {
     part("products beside copies", [&] { product_beside_copies(); });
     nodes_ = nodes();
     for (int ranks = 2; ranks < world_.size(); ranks *= 2) exchanges(ranks);
-    if (world_.size() > 1) exchanges(world_.size()), product_beside_exchange();
+    if (world_.size() > 1) {
+      exchanges(world_.size());
+      product_beside_exchange();
+    }
     return std::move(out_);
   }
 
@@ -54,9 +57,12 @@ class Sweep {
     if (seconds.empty()) return;  // the two were never under way together
     const SampleSummary s = summarize(seconds);
     MachineMeasurement m;
-    m.what = measurement_name(what), m.beside = measurement_name(beside);
-    m.median_us = 1e6 * s.median, m.spread_us = 1e6 * s.spread;
-    m.samples = s.samples, m.outliers = s.outliers;
+    m.what = measurement_name(what);
+    m.beside = measurement_name(beside);
+    m.median_us = 1e6 * s.median;
+    m.spread_us = 1e6 * s.spread;
+    m.samples = s.samples;
+    m.outliers = s.outliers;
     if (s.median > 0) {
       m.rate_GBps = amount.bytes / s.median * 1e-9;
       m.rate_TFLOPS = amount.flops / s.median * 1e-12;
@@ -100,8 +106,10 @@ class Sweep {
                  Allocation(device_, Space::host, Bytes(2 * n)),
                  {},
                  {}};
-    for (int i = 0; i < 2; ++i)
-      p.on_device[i] = p.device.data() + i * n, p.on_host[i] = p.host.data() + i * n;
+    for (int i = 0; i < 2; ++i) {
+      p.on_device[i] = p.device.data() + i * n;
+      p.on_host[i] = p.host.data() + i * n;
+    }
     for (int i = 0; i < 2; ++i) {  // pages are made when they are first touched
       std::fill_n(p.on_host[i], n, std::byte{1});
       device_.transfer(p.on_device[i], p.on_host[i], Bytes(n));
@@ -122,10 +130,12 @@ class Sweep {
     const auto in_alone = bench_.alone(in, n), out_alone = bench_.alone(out, n);
     const Measured in_name = copied(CopyDirection::host_to_device),
                    out_name = copied(CopyDirection::device_to_host);
-    add(in_name, {}, in_alone, {bytes}), add(out_name, {}, out_alone, {bytes});
+    add(in_name, {}, in_alone, {bytes});
+    add(out_name, {}, out_alone, {bytes});
     const auto both = bench_.beside(
         in, out, StreamBench::counts(summarize(in_alone).median, summarize(out_alone).median), 3);
-    add(in_name, out_name, both.first, {bytes}), add(out_name, in_name, both.second, {bytes});
+    add(in_name, out_name, both.first, {bytes});
+    add(out_name, in_name, both.second, {bytes});
   }
 
   struct Product {
@@ -175,7 +185,8 @@ class Sweep {
     by_host.erase(by_host.begin(), by_host.begin() + 2);  // the rehearsed one and the one that is dropped
     for (double& s : by_device) s /= kLaunches;
     for (double& s : by_host) s /= kLaunches;
-    add(SmallestKernel{}, {}, by_device, {}), add(SmallestKernel{.by_host = true}, {}, by_host, {});
+    add(SmallestKernel{}, {}, by_device, {});
+    add(SmallestKernel{.by_host = true}, {}, by_host, {});
     memory_.clear();
   }
 
@@ -253,7 +264,10 @@ class Sweep {
     const bool member = world_.rank() < ranks;
     const std::unique_ptr<Communicator> group = member ? first_ranks(ranks) : nullptr;
     const std::int64_t most = *std::ranges::max_element(options_.exchange_bytes);
-    if (member) matrix(Dtype::fp32, 1, most / 4), matrix(Dtype::fp32, 1, most / 4);
+    if (member) {
+      matrix(Dtype::fp32, 1, most / 4);
+      matrix(Dtype::fp32, 1, most / 4);
+    }
     for (const CollectiveKind kind :
          {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter})
       for (const std::int64_t bytes : options_.exchange_bytes) {
@@ -288,7 +302,8 @@ class Sweep {
     const auto begin = [&] { meet(*meeting); };
     std::vector<double> own = bench_.alone(p.call, options_.repetitions, begin),
                         other = bench_.alone(all_reduce, options_.repetitions, begin);
-    slowest(own, own.size()), slowest(other, other.size());  // all ranks make the same number of calls
+    slowest(own, own.size());  // all ranks make the same number of calls
+    slowest(other, other.size());
     const auto counts = StreamBench::counts(summarize(own).median, summarize(other).median);
     const auto both = bench_.beside(p.call, all_reduce, counts, 3, begin);
     SquareProduct at_once = p.of;
@@ -325,8 +340,10 @@ SweepOptions sweep_of_gpu() {
 
 SweepOptions quick_sweep() {
   SweepOptions o;
-  o.repetitions = 3, o.copy_bytes = 1 << 20;
-  o.formats = {Dtype::bf16}, o.extents = {64, 128};
+  o.repetitions = 3;
+  o.copy_bytes = 1 << 20;
+  o.formats = {Dtype::bf16};
+  o.extents = {64, 128};
   o.exchange_bytes = {1 << 12, 1 << 16};
   return o;
 }

@@ -53,7 +53,9 @@ class Samples {
     std::vector<double> all(static_cast<std::size_t>(std::reduce(bytes.begin(), bytes.end())) /
                             sizeof(double));
     world.all_gather(mine.data(), all.data(), bytes, {});
-    by_work_.clear(), slowest_.clear(), last_.clear();
+    by_work_.clear();
+    slowest_.clear();
+    last_.clear();
     for (std::size_t i = 0; i + 3 < all.size(); i += 4) {
       const auto work = static_cast<WorkId>(all[i + 1]);
       if (all[i] == 0) add(work, all[i + 3]);

@@ -60,13 +60,21 @@ StreamBench::Beside StreamBench::beside(const StreamCall& first, const StreamCal
     std::vector<Event> own = {device_.record(first_)}, other = {device_.record(second_)};
     // In turns, so that neither stream waits for the host to come to it.
     for (int i = 0; i < std::max(counts.first, counts.second); ++i) {
-      if (i < counts.first) first(first_), own.push_back(device_.record(first_));
-      if (i < counts.second) second(second_), other.push_back(device_.record(second_));
+      if (i < counts.first) {
+        first(first_);
+        own.push_back(device_.record(first_));
+      }
+      if (i < counts.second) {
+        second(second_);
+        other.push_back(device_.record(second_));
+      }
     }
-    device_.synchronize(own.back()), device_.synchronize(other.back());
+    device_.synchronize(own.back());
+    device_.synchronize(other.back());
     if (r == 0) continue;
     const auto a = times_of(device_, own), b = times_of(device_, other);
-    add_covered(a, b, out.first), add_covered(b, a, out.second);
+    add_covered(a, b, out.first);
+    add_covered(b, a, out.second);
   }
   return out;
 }

@@ -23,18 +23,21 @@ std::vector<std::string> record(std::string_view text, std::size_t& at, int& lin
   for (; at < text.size(); ++at) {
     const char c = text[at];
     if (quoted) {
-      if (c == '"' && at + 1 < text.size() && text[at + 1] == '"')
+      if (c == '"' && at + 1 < text.size() && text[at + 1] == '"') {
         cells.back() += text[++at];
-      else if (c == '"')
+      } else if (c == '"') {
         quoted = false;
-      else
-        cells.back() += c, line += c == '\n';
+      } else {
+        cells.back() += c;
+        line += c == '\n';
+      }
     } else if (c == '"' && cells.back().empty()) {
       quoted = true;
     } else if (c == ',') {
       cells.emplace_back();
     } else if (c == '\n') {
-      ++at, ++line;
+      ++at;
+      ++line;
       return cells;
     } else if (c != '\r') {
       cells.back() += c;

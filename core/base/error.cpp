@@ -77,8 +77,10 @@ std::string closest(std::string_view word, const std::vector<std::string>& candi
   for (const auto& c : candidates) {
     const std::size_t d = edit_distance(word, c);
     // Of two as near, slips are likelier at the end.
-    if (d < best_distance || (d == best_distance && d <= allowed && same_start(c) > same_start(best)))
-      best_distance = d, best = c;
+    if (d < best_distance || (d == best_distance && d <= allowed && same_start(c) > same_start(best))) {
+      best_distance = d;
+      best = c;
+    }
   }
   return best;
 }

@@ -28,7 +28,10 @@ struct TextPosition {
 
   const char* at = nullptr;
   reference operator*() const { return *at; }
-  TextPosition& operator++() { return ++at, *this; }
+  TextPosition& operator++() {
+    ++at;
+    return *this;
+  }
   TextPosition operator++(int) { return {at++}; }
   bool operator==(const TextPosition&) const = default;
 };

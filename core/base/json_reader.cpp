@@ -293,7 +293,10 @@ void JsonReader::read(const json& value, const std::string& path, Bytes& out, Ra
 
 int JsonReader::name_index(const json& value, const std::string& path, const std::string_view* names,
                            std::size_t n) {
-  if (!value.is_string()) return wrong(value, path, names_text(names, n)), -1;
+  if (!value.is_string()) {
+    wrong(value, path, names_text(names, n));
+    return -1;
+  }
   const std::string& text = value.get_ref<const std::string&>();
   const auto at = std::find(names, names + n, text);
   if (at != names + n) return static_cast<int>(at - names);
@@ -324,7 +327,10 @@ std::vector<const json*> JsonReader::elements(const json& value, const std::stri
 
 std::vector<std::pair<std::string, const json*>> JsonReader::members(const json& value,
                                                                      const std::string& path) {
-  if (!value.is_object()) return wrong(value, path, "an object { ... }"), decltype(members(value, path)){};
+  if (!value.is_object()) {
+    wrong(value, path, "an object { ... }");
+    return decltype(members(value, path)){};
+  }
   std::vector<std::pair<std::string, const json*>> out;
   for (const auto& [key, item] : value.items()) out.emplace_back(key, &item);
   return out;

@@ -87,7 +87,8 @@ void let_go(std::span<const std::byte> mapped) {
 MappedRange::MappedRange(int fd, std::size_t size, const std::filesystem::path& path) {
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (address == MAP_FAILED) return;
-  data_ = static_cast<const std::byte*>(address), size_ = size;
+  data_ = static_cast<const std::byte*>(address);
+  size_ = size;
   watch(data_, size_, path);
 }
 

@@ -39,18 +39,21 @@ std::string unpacked(std::string text, const std::string& file, std::uintmax_t l
   z_stream z{};
   if (::inflateInit2(&z, 16 + MAX_WBITS) != Z_OK) throw BackendError("zlib cannot begin to unpack");
   const std::unique_ptr<z_stream, int (*)(z_stream*)> end(&z, ::inflateEnd);
-  z.next_in = reinterpret_cast<Bytef*>(text.data()), z.avail_in = static_cast<uInt>(text.size());
+  z.next_in = reinterpret_cast<Bytef*>(text.data());
+  z.avail_in = static_cast<uInt>(text.size());
   std::string out;
   std::array<char, 1 << 16> piece{};
   for (int code = Z_OK; code != Z_STREAM_END || z.avail_in > 0;) {
     if (code == Z_STREAM_END) {
       if (*z.next_in == 0) {  // padding
-        ++z.next_in, --z.avail_in;
+        ++z.next_in;
+        --z.avail_in;
         continue;
       }
       (void)::inflateReset(&z);
     }
-    z.next_out = reinterpret_cast<Bytef*>(piece.data()), z.avail_out = static_cast<uInt>(piece.size());
+    z.next_out = reinterpret_cast<Bytef*>(piece.data());
+    z.avail_out = static_cast<uInt>(piece.size());
     code = ::inflate(&z, Z_NO_FLUSH);
     if (code == Z_BUF_ERROR) damaged(file, "gzip data that end early");
     if (code != Z_OK && code != Z_STREAM_END)

@@ -143,7 +143,8 @@ std::optional<StoredTensor> read_entry(const std::string& file, const std::strin
     return refuse("data_offsets", offsets.dump(),
                   fmt::format("{} bytes for {} {}", size, row->name, entry["shape"].dump()),
                   fits_better(*end - *begin, elements));
-  t.begin = *begin, t.end = *end;
+  t.begin = *begin;
+  t.end = *end;
   return t;
 }
 
@@ -318,7 +319,8 @@ struct SafetensorsWriter::Impl {
       const ssize_t n = ::write(d.get(), from, size);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) throw BackendError(system_error("cannot write", path));
-      from += n, size -= static_cast<std::size_t>(n);
+      from += n;
+      size -= static_cast<std::size_t>(n);
     }
   }
 };

@@ -19,8 +19,14 @@ class Depth : public nlohmann::json_sax<json> {
   bool key(json::string_t&) override { return true; }
   bool start_object(std::size_t) override { return ++depth_ <= kMostJsonLevels; }
   bool start_array(std::size_t) override { return ++depth_ <= kMostJsonLevels; }
-  bool end_object() override { return --depth_, true; }
-  bool end_array() override { return --depth_, true; }
+  bool end_object() override {
+    --depth_;
+    return true;
+  }
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
   bool parse_error(std::size_t, const std::string&, const json::exception&) override { return false; }
 
  private:

@@ -15,8 +15,14 @@ struct Quantity {
   constexpr Quantity() = default;
   constexpr explicit Quantity(Rep value) : v(value) {}
   friend constexpr auto operator<=>(const Quantity&, const Quantity&) = default;
-  constexpr Quantity& operator+=(Quantity o) { return v += o.v, *this; }
-  constexpr Quantity& operator-=(Quantity o) { return v -= o.v, *this; }
+  constexpr Quantity& operator+=(Quantity o) {
+    v += o.v;
+    return *this;
+  }
+  constexpr Quantity& operator-=(Quantity o) {
+    v -= o.v;
+    return *this;
+  }
   friend constexpr Quantity operator+(Quantity a, Quantity b) { return Quantity(a.v + b.v); }
   friend constexpr Quantity operator-(Quantity a, Quantity b) { return Quantity(a.v - b.v); }
   friend constexpr Quantity operator*(Quantity a, Rep s) { return Quantity(a.v * s); }

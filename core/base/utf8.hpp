@@ -12,11 +12,17 @@ inline void append_utf8(std::string& out, char32_t code) {
   if (code < 0x80) {
     add(code);
   } else if (code < 0x800) {
-    add(0xc0 | code >> 6), rest(0);
+    add(0xc0 | code >> 6);
+    rest(0);
   } else if (code < 0x10000) {
-    add(0xe0 | code >> 12), rest(6), rest(0);
+    add(0xe0 | code >> 12);
+    rest(6);
+    rest(0);
   } else {
-    add(0xf0 | code >> 18), rest(12), rest(6), rest(0);
+    add(0xf0 | code >> 18);
+    rest(12);
+    rest(6);
+    rest(0);
   }
 }
 

@@ -38,23 +38,33 @@ class EventReader {
     expect("step");
     event_.from = number("a step", kMostSteps);
     const std::string_view what = word("rank, node, link, kill or join");
-    if (what == "rank")
-      place_rank(), slower({"compute"});
-    else if (what == "node")
-      place_node(), slower({"compute", "network", "links"});
-    else if (what == "link")
+    if (what == "rank") {
+      place_rank();
+      slower({"compute"});
+    } else if (what == "node") {
+      place_node();
+      slower({"compute", "network", "links"});
+    } else if (what == "link") {
       link();
-    else if (what == "kill")
+    } else if (what == "kill") {
       kill();
-    else if (what == "join")
+    } else if (what == "join") {
       event_.joins = static_cast<int>(number("how many lost ranks are back, 1 or more", kMaxJoins));
-    else
-      --at_, fail("rank, node, link, kill or join");
-    if (what == "join" && event_.joins < 1) --at_, fail("how many lost ranks are back, 1 or more");
+    } else {
+      --at_;
+      fail("rank, node, link, kill or join");
+    }
+    if (what == "join" && event_.joins < 1) {
+      --at_;
+      fail("how many lost ranks are back, 1 or more");
+    }
     if (at_ < words_.size() && what != "kill" && what != "join") {
       expect("until");
       event_.until = number("the step with which it ends", kMostSteps);
-      if (event_.until <= event_.from) --at_, fail(fmt::format("a step behind {}", event_.from));
+      if (event_.until <= event_.from) {
+        --at_;
+        fail(fmt::format("a step behind {}", event_.from));
+      }
     }
     if (at_ < words_.size()) fail("the end of the line");
     return event_;
@@ -75,7 +85,10 @@ class EventReader {
     return words_[at_++];
   }
   void expect(const char* word_expected) {
-    if (word(word_expected) != word_expected) --at_, fail(word_expected);
+    if (word(word_expected) != word_expected) {
+      --at_;
+      fail(word_expected);
+    }
   }
   std::int64_t number(const std::string& expected, long long most) {
     const auto n = at_ < words_.size() ? parse_count(words_[at_], most) : std::nullopt;
@@ -96,13 +109,19 @@ class EventReader {
   double factor(double least, double most, const std::string& expected) {
     const std::string_view text = word(expected.c_str());
     const auto x = text.starts_with('x') ? parse_decimal(text.substr(1)) : std::nullopt;
-    if (!x || *x < least || *x > most) --at_, fail(expected);
+    if (!x || *x < least || *x > most) {
+      --at_;
+      fail(expected);
+    }
     return *x;
   }
   void slower(const std::vector<std::string_view>& parts) {
     const std::string any = fmt::format("{}", fmt::join(parts, ", "));
     const std::string_view part = word(any.c_str());
-    if (std::ranges::find(parts, part) == parts.end()) --at_, fail(any);
+    if (std::ranges::find(parts, part) == parts.end()) {
+      --at_;
+      fail(any);
+    }
     if (part == "compute")
       event_.defect.compute_factor =
           1 / factor(1, kSlowest, "x1 to x1000, how many times as long it takes to compute");
@@ -113,21 +132,28 @@ class EventReader {
   // Both ends of the one network there is: slowing one of them slows it.
   void link() {
     const std::string_view ends = word("nodeA-nodeB");
-    if (cluster_.nodes != 2)
-      --at_, fail("'node N network xF' on a cluster of other than two nodes, whose nodes have one network");
-    if (ends != "node0-node1" && ends != "node1-node0") --at_, fail("node0-node1");
+    if (cluster_.nodes != 2) {
+      --at_;
+      fail("'node N network xF' on a cluster of other than two nodes, whose nodes have one network");
+    }
+    if (ends != "node0-node1" && ends != "node1-node0") {
+      --at_;
+      fail("node0-node1");
+    }
     event_.defect.node = 0;
     expect("bandwidth");
     event_.defect.network_factor = factor(1 / kSlowest, 1, "x0.001 to x1, what is left of the bandwidth");
   }
   void kill() {
     const std::string_view what = word("rank or node");
-    if (what == "rank")
+    if (what == "rank") {
       place_rank();
-    else if (what == "node")
+    } else if (what == "node") {
       place_node();
-    else
-      --at_, fail("rank or node");
+    } else {
+      --at_;
+      fail("rank or node");
+    }
     event_.defect.missing = true;
   }
 

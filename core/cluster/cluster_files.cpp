@@ -103,8 +103,10 @@ std::string how_to_describe(const std::string& device, const std::string& counts
         device, gpus, gpus);
   NearestDevice near = nearest_device(device);
   const std::string product = parts_of_name(device)[0];
-  if (near.of_generation && find_preset(presets, "devices", product))
-    near.preset = product, near.pcie = false;
+  if (near.of_generation && find_preset(presets, "devices", product)) {
+    near.preset = product;
+    near.pcie = false;
+  }
   const std::string by =
       near.of_generation ? fmt::format("Describe it by one of its generation, {}", near.generation)
       : near.generation.empty()
@@ -148,12 +150,14 @@ std::string with_nodes(const ShortForm& form, const fs::path& presets) {
 std::string other_spelling(const std::string& what, const fs::path& presets) {
   std::string text;
   for (std::size_t at = 0; at < what.size(); ++at) {
-    if (what[at] == '*' || what[at] == ':')
+    if (what[at] == '*' || what[at] == ':') {
       text += 'x';
-    else if (what.compare(at, 2, "\u00d7") == 0)
-      text += 'x', ++at;
-    else if (what[at] != ' ')
+    } else if (what.compare(at, 2, "\u00d7") == 0) {
+      text += 'x';
+      ++at;
+    } else if (what[at] != ' ') {
       text += what[at];
+    }
   }
   const std::size_t last = text.find_last_of("xX");
   if (last != text.npos && last > 0 && last + 1 < text.size() &&
@@ -194,7 +198,10 @@ ClusterSpec from_short_form(const std::string& what, const ShortForm& form, cons
   json& node = whole["node"];
   const int usual = node.value("gpus", 8);
   int nodes = whole.value("nodes", 1), gpus = usual;
-  if (form.counts.size() == 2) nodes = form.counts[0], gpus = form.counts[1];
+  if (form.counts.size() == 2) {
+    nodes = form.counts[0];
+    gpus = form.counts[1];
+  }
   if (form.counts.size() == 1) {
     // Of a cloud's machines, and NVIDIA's, each is a node.
     const std::string machine = lower(form.device);

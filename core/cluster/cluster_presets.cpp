@@ -101,15 +101,22 @@ WholeCluster resolve(json cluster, const fs::path& presets) {
   if (const auto device = preset_of(cluster, "device")) {
     const ClusterPreset preset = get_preset(presets, "devices", *device, "device");
     for (const char* part : {"device", "node"})
-      if (preset.content.contains(part)) whole[part] = preset.content[part], out.file[part] = preset.file;
+      if (preset.content.contains(part)) {
+        whole[part] = preset.content[part];
+        out.file[part] = preset.file;
+      }
     if (whole.contains("device")) check_name(whole["device"], preset.file);
-    fabric = preset_of(preset.content, "fabric"), named_in = preset.file;
+    fabric = preset_of(preset.content, "fabric");
+    named_in = preset.file;
     if (!fabric && !cluster.contains("fabric"))
       throw ConfigError(Problem{named_in, "fabric", "nothing",
                                 "the fabric preset that is usual beside this device",
                                 "sextant presets fabrics lists them"});
   }
-  if (const auto named = preset_of(cluster, "fabric")) fabric = named, named_in.clear();
+  if (const auto named = preset_of(cluster, "fabric")) {
+    fabric = named;
+    named_in.clear();
+  }
   if (fabric)
     with_file(named_in, [&] {
       const ClusterPreset preset = get_preset(presets, "fabrics", *fabric, "fabric");

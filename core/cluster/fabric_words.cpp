@@ -34,7 +34,8 @@ std::vector<std::string> tokens(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     std::size_t end = i + 1;
     if (text.substr(i).starts_with("\u00d7")) {
-      out.emplace_back("x"), i += 2;
+      out.emplace_back("x");
+      i += 2;
       continue;
     }
     const bool number = is_digit(text[i]);

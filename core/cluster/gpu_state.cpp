@@ -33,7 +33,9 @@ DefectiveNodes defective_nodes(const ClusterSpec& spec) {
 
 Defect missing(const GpuPlace& gpu) {
   Defect d;
-  d.node = gpu.node, d.gpu = gpu.gpu, d.missing = true;
+  d.node = gpu.node;
+  d.gpu = gpu.gpu;
+  d.missing = true;
   return d;
 }
 

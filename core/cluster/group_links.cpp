@@ -31,8 +31,10 @@ LinkSharing GroupLinks::sharing(const RankPattern& pattern) const {
         use.memory_users[static_cast<std::size_t>(domain)] += static_cast<int>(end - run);
       if (pcie && seat(*run).bundle != seat(*(end - 1)).bundle)
         for (int previous = -1; run != end; ++run)
-          if (const int b = seat(*run).bundle; b != previous)
-            ++use.uplink_users[static_cast<std::size_t>(b)], previous = b;
+          if (const int b = seat(*run).bundle; b != previous) {
+            ++use.uplink_users[static_cast<std::size_t>(b)];
+            previous = b;
+          }
       run = end;
     }
   }
@@ -121,8 +123,10 @@ void worsen(GroupShape& worst, const GroupShape& other) {
   const auto narrower = [](BytesPerSecond a, BytesPerSecond b) {
     return a.v == 0 ? b : b.v == 0 ? a : std::min(a, b);
   };
-  if (std::tuple(other.nodes, -other.ranks_per_node) > std::tuple(worst.nodes, -worst.ranks_per_node))
-    worst.nodes = other.nodes, worst.ranks_per_node = other.ranks_per_node;
+  if (std::tuple(other.nodes, -other.ranks_per_node) > std::tuple(worst.nodes, -worst.ranks_per_node)) {
+    worst.nodes = other.nodes;
+    worst.ranks_per_node = other.ranks_per_node;
+  }
   worst.node_bandwidth = narrower(worst.node_bandwidth, other.node_bandwidth);
   worst.network_bandwidth = narrower(worst.network_bandwidth, other.network_bandwidth);
 }
@@ -130,7 +134,8 @@ void worsen(GroupShape& worst, const GroupShape& other) {
 void GroupLinks::finish(GroupShape& shape) const {
   if (shape.node_bandwidth.v > 0) shape.node_latency = spec.node.link_latency;
   if (shape.nodes > 1) {
-    shape.network_latency = spec.fabric.latency, shape.network_start = spec.fabric.start;
+    shape.network_latency = spec.fabric.latency;
+    shape.network_start = spec.fabric.start;
     shape.in_network = spec.fabric.in_network;
     shape.reduces_inside = spec.fabric.reduces_inside || spec.fabric.in_network;
   }

@@ -14,7 +14,8 @@ bool repeats_with(const RankGrid& grid, int period) {
   bool powers = power(period);
   for (const Axis axis : kAxes) {
     const int extent = grid.extent(axis);
-    world *= extent, powers = powers && power(extent);
+    world *= extent;
+    powers = powers && power(extent);
   }
   if (period >= world) return false;
   if (powers) return true;  // of two, each divides or is a multiple of any other
@@ -42,7 +43,8 @@ GroupMemo::Key group_key(const RankGrid& grid, std::initializer_list<Axis> axes,
                       mine                             ? member
                       : axis == Axis::pp && stage >= 0 ? of_stage
                                                        : apart};
-    world *= extent, size *= mine ? extent : 1;
+    world *= extent;
+    size *= mine ? extent : 1;
     std::size_t at = n++;
     for (; at > 0 && digits[at - 1].stride > digit.stride; --at) digits[at] = digits[at - 1];
     digits[at] = digit;

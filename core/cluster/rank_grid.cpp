@@ -15,8 +15,10 @@ bool same_order(const RankDegrees& ranks, const AxisOrder& order) {
     return at;
   };
   std::size_t mine = next(ranks.order, 0), theirs = next(order, 0);
-  while (mine < order.size() && theirs < order.size() && ranks.order[mine] == order[theirs])
-    mine = next(ranks.order, mine + 1), theirs = next(order, theirs + 1);
+  while (mine < order.size() && theirs < order.size() && ranks.order[mine] == order[theirs]) {
+    mine = next(ranks.order, mine + 1);
+    theirs = next(order, theirs + 1);
+  }
   return mine == order.size() && theirs == order.size();
 }
 

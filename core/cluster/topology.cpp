@@ -69,7 +69,8 @@ GroupShape Topology::group_of(std::span<const int> ranks_in, int concurrent_per_
 GroupShape Topology::repeated_group(std::span<const int> members, int concurrent_per_node,
                                     int repeats) const {
   GroupShape shape = impl_->shape(members, repeats > 1, repeats > 1, nullptr);
-  shape.size *= repeats, shape.nodes *= repeats;
+  shape.size *= repeats;
+  shape.nodes *= repeats;
   if (shape.network_bandwidth.v > 0) {  // no more than an equal part of all the NICs of an NVLink domain
     double least = std::numeric_limits<double>::infinity();
     int last = -1;
@@ -94,8 +95,10 @@ struct Strided {
 GroupMemo::Key digits_key(int first, Strided inner, Strided outer) {
   if (inner.extent == 1) std::swap(inner, outer);
   if (outer.extent > 1 && outer.stride < inner.stride) std::swap(inner, outer);
-  if (outer.extent > 1 && outer.stride == inner.stride * inner.extent)
-    inner.extent *= outer.extent, outer.extent = 1;
+  if (outer.extent > 1 && outer.stride == inner.stride * inner.extent) {
+    inner.extent *= outer.extent;
+    outer.extent = 1;
+  }
   if (inner.extent == 1) inner.stride = 0;
   if (outer.extent == 1) outer.stride = 0;
   return {GroupMemo::kDigits, first, inner.stride, inner.extent, outer.stride, outer.extent};
@@ -135,7 +138,10 @@ Topology::ShardGroups Topology::shard_groups(const RankGrid& grid, int stage, in
         SEXTANT_CHECK(first + inner.stride * (inner.extent - 1) + outer.stride * (outer.extent - 1) < ranks(),
                       "no such rank");
         int inner_n = extent_in_block(inner, impl_->period), outer_n = extent_in_block(outer, impl_->period);
-        if (inner_n == 0 || outer_n == 0) inner_n = inner.extent, outer_n = outer.extent;
+        if (inner_n == 0 || outer_n == 0) {
+          inner_n = inner.extent;
+          outer_n = outer.extent;
+        }
         std::vector<int> members;
         for (int j = 0; j < outer_n; ++j)
           for (int i = 0; i < inner_n; ++i) members.push_back(first + i * inner.stride + j * outer.stride);

@@ -18,7 +18,8 @@ std::int64_t kv_columns(const BlockWork& w) { return 2 * static_cast<std::int64_
 // Both as columns of one tensor, where the work has it so; keys and values that are gathered over cp stand apart.
 void push_pair(BlockTensors& list, const BlockWork& w, BlockTensor a, BlockTensor b) {
   if (w.joined && (w.kind == BlockKind::mlp || w.seq_q == w.seq_k)) a.stride = b.stride = a.cols + b.cols;
-  list.push_back(a), list.push_back(b);
+  list.push_back(a);
+  list.push_back(b);
 }
 
 BlockTensor context(const BlockWork& w) { return {"context", w.tokens(), q_columns(w), kept(w)}; }
@@ -76,7 +77,10 @@ BlockTensors saved_tensors(const BlockWork& w) {
   BlockTensors list = norm_tensors(w);
   if (attention) {
     push_pair(list, w, {"q", w.tokens(), q_columns(w), kept(w)}, {"kv", w.tokens(), kv_columns(w), kept(w)});
-    if (!w.recompute_core) list.push_back(context(w)), list.push_back(log_sum_exp(w));
+    if (!w.recompute_core) {
+      list.push_back(context(w));
+      list.push_back(log_sum_exp(w));
+    }
     if (w.qk_norm != QkNorm::none) {
       const std::int64_t norms = w.qk_norm == QkNorm::head ? w.heads + w.kv_heads : 2;
       list.push_back({"raw_q", w.tokens(), q_columns(w), kept(w)});
@@ -116,7 +120,10 @@ BlockTensors workspace_tensors(const BlockWork& w, std::int64_t head_chunk) {
     case BlockKind::attention: {
       BlockTensors list;
       const bool forward = w.pass == Pass::forward || w.pass == Pass::recompute;
-      if (w.recompute_core && (forward || back)) list.push_back(context(w)), list.push_back(log_sum_exp(w));
+      if (w.recompute_core && (forward || back)) {
+        list.push_back(context(w));
+        list.push_back(log_sum_exp(w));
+      }
       if (!back) return list;
       list.push_back({"dcontext", w.tokens(), q_columns(w), kept(w)});
       list.push_back(

@@ -93,19 +93,20 @@ bool fits_role(const Work& work, const Op& op) {
 
 class Form {
  public:
-  explicit Form(const ExecutionGraph& g) : g_(g), problems_(g) {}
+  explicit Form(const ExecutionGraph& g) : graph_(g), problems_(g) {}
 
   std::vector<Problem> run() {
     lanes();
-    for (OpId i = 0; i < g_.ops.size(); ++i) {
-      const Op& op = g_.ops[i];
+    for (OpId i = 0; i < graph_.ops.size(); ++i) {
+      const Op& op = graph_.ops[i];
       // Nothing below may be looked at before its place is known to exist.
-      const bool placed = problems_.require(op.work < g_.works.size(), i, "a work of the graph", op.work) &&
-                          std::size_t{op.dep_begin} + op.dep_count <= g_.deps.size() &&
-                          std::size_t{op.operand_begin} + op.operand_count <= g_.operands.size();
+      const bool placed =
+          problems_.require(op.work < graph_.works.size(), i, "a work of the graph", op.work) &&
+          std::size_t{op.dep_begin} + op.dep_count <= graph_.deps.size() &&
+          std::size_t{op.operand_begin} + op.operand_count <= graph_.operands.size();
       if (!placed || !lanes_of(i)) continue;
-      problems_.require(fits_role(g_.works[op.work], op), i, "a work of the kind that its role needs",
-                        [&] { return work_key(g_.works[op.work]); });
+      problems_.require(fits_role(graph_.works[op.work], op), i, "a work of the kind that its role needs",
+                        [&] { return work_key(graph_.works[op.work]); });
       deps_of(i);
       operands_of(i);
     }
@@ -114,31 +115,32 @@ class Form {
 
  private:
   void lanes() {
-    bool whole = g_.lanes.size() == static_cast<std::size_t>(g_.plan.pp) * kLaneKinds;
-    for (std::size_t i = 0; whole && i < g_.lanes.size(); ++i)
-      whole =
-          g_.lanes[i].stage == i / kLaneKinds && static_cast<std::size_t>(g_.lanes[i].kind) == i % kLaneKinds;
+    bool whole = graph_.lanes.size() == static_cast<std::size_t>(graph_.plan.pp) * kLaneKinds;
+    for (std::size_t i = 0; whole && i < graph_.lanes.size(); ++i)
+      whole = graph_.lanes[i].stage == i / kLaneKinds &&
+              static_cast<std::size_t>(graph_.lanes[i].kind) == i % kLaneKinds;
     if (!whole)
-      problems_.add("lanes", fmt::format("{} lanes", g_.lanes.size()),
+      problems_.add("lanes", fmt::format("{} lanes", graph_.lanes.size()),
                     "one lane of each kind for each stage");
   }
 
   bool lanes_of(OpId i) {
-    const Op& op = g_.ops[i];
-    if (!problems_.require(op.lanes[0] < g_.lanes.size() && g_.lanes[op.lanes[0]].stage == op.stage, i,
-                           "a lane of its stage", op.lanes[0]))
+    const Op& op = graph_.ops[i];
+    if (!problems_.require(op.lanes[0] < graph_.lanes.size() && graph_.lanes[op.lanes[0]].stage == op.stage,
+                           i, "a lane of its stage", op.lanes[0]))
       return false;
     const bool joins = op.role == OpRole::send || op.role == OpRole::tied_reduce;
     // Or replicas that leave the micro-batch out would be waited for.
-    problems_.require(g_.plan.replica_microbatches.empty() || op.microbatch == kNone16 || within_replica(op),
-                      i, "no micro-batch, as replicas with unequally many do it together", op.microbatch);
+    problems_.require(
+        graph_.plan.replica_microbatches.empty() || op.microbatch == kNone16 || within_replica(op), i,
+        "no micro-batch, as replicas with unequally many do it together", op.microbatch);
     if (!joins) return problems_.require(op.lanes[1] == kNoLane, i, "one lane", op.lanes[1]);
-    return problems_.require(op.lanes[1] < g_.lanes.size() && g_.lanes[op.lanes[1]].stage != op.stage, i,
-                             "a second lane on another stage", op.lanes[1]);
+    return problems_.require(op.lanes[1] < graph_.lanes.size() && graph_.lanes[op.lanes[1]].stage != op.stage,
+                             i, "a second lane on another stage", op.lanes[1]);
   }
 
   void deps_of(OpId i) {
-    const auto deps = g_.deps_of(g_.ops[i]);
+    const auto deps = graph_.deps_of(graph_.ops[i]);
     for (std::size_t d = 0; d < deps.size(); ++d) {
       problems_.require(deps[d] < i, i, "dependencies on earlier ops", deps[d]);
       problems_.require(std::find(deps.begin(), deps.begin() + static_cast<std::ptrdiff_t>(d), deps[d]) ==
@@ -148,22 +150,23 @@ class Form {
   }
 
   void operands_of(OpId i) {
-    const Op& op = g_.ops[i];
-    for (const Operand& o : g_.operands_of(op)) {
-      if (!problems_.require(o.buffer < g_.buffers.size(), i, "a buffer of the graph", o.buffer)) continue;
-      const Buffer& b = g_.buffers[o.buffer];
+    const Op& op = graph_.ops[i];
+    for (const Operand& o : graph_.operands_of(op)) {
+      if (!problems_.require(o.buffer < graph_.buffers.size(), i, "a buffer of the graph", o.buffer))
+        continue;
+      const Buffer& b = graph_.buffers[o.buffer];
       problems_.require(0 <= o.begin && o.begin < o.end && o.end <= b.bytes, i,
                         fmt::format("a range inside buffer {} of {} bytes", o.buffer, b.bytes),
                         [&] { return fmt::format("[{}, {})", o.begin, o.end); });
       const bool reachable = b.stage == op.stage ||
-                             (op.lanes[1] != kNoLane && b.stage == g_.lanes[op.lanes[1]].stage) ||
+                             (op.lanes[1] != kNoLane && b.stage == graph_.lanes[op.lanes[1]].stage) ||
                              op.role == OpRole::norm_reduce;
       problems_.require(reachable, i, "buffers of its own stages",
                         [&] { return fmt::format("buffer {} of stage {}", o.buffer, b.stage); });
     }
   }
 
-  const ExecutionGraph& g_;
+  const ExecutionGraph& graph_;
   ProblemList problems_;
 };
 

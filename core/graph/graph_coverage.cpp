@@ -16,13 +16,13 @@ using namespace checks;
 class StageWalk {
  public:
   StageWalk(const StageFacts& facts, ProblemList& problems)
-      : f_(facts), problems_(problems), parameters_(facts, problems), gradients_(facts, problems) {}
+      : facts_(facts), problems_(problems), parameters_(facts, problems), gradients_(facts, problems) {}
 
   void run() {
-    for (OpId i = 0; i < f_.graph.ops.size(); ++i)
-      if (const Op& op = f_.graph.ops[i];
-          op.stage == f_.stage ||
-          (op.role == OpRole::tied_reduce && f_.graph.lanes[op.lanes[1]].stage == f_.stage))
+    for (OpId i = 0; i < facts_.graph.ops.size(); ++i)
+      if (const Op& op = facts_.graph.ops[i];
+          op.stage == facts_.stage ||
+          (op.role == OpRole::tied_reduce && facts_.graph.lanes[op.lanes[1]].stage == facts_.stage))
         visit(i);
     gradients_.finish();
     parameters_.finish();
@@ -30,7 +30,7 @@ class StageWalk {
 
  private:
   void visit(OpId i) {
-    const Op& op = f_.graph.ops[i];
+    const Op& op = facts_.graph.ops[i];
     switch (op.role) {
       case OpRole::block:
         return block(i);
@@ -40,22 +40,22 @@ class StageWalk {
         return parameters_.fetch(i);
       case OpRole::copy_in:
       case OpRole::copy_out:
-        if (f_.host_sums && op.bucket < f_.n_buckets() && op.role == OpRole::copy_out)
+        if (facts_.host_sums && op.bucket < facts_.n_buckets() && op.role == OpRole::copy_out)
           return gradients_.happens(i, op.bucket, Event::to_host);
         if (op.microbatch != kNone16) return;  // activations
-        if (f_.is_fetch(op)) return parameters_.fetch(i);
-        if (op.bucket < f_.n_buckets() && f_.reads_gradient(op))
+        if (facts_.is_fetch(op)) return parameters_.fetch(i);
+        if (op.bucket < facts_.n_buckets() && facts_.reads_gradient(op))
           return gradients_.happens(i, op.bucket, Event::to_host);
         return parameters_.bring_back(i);
       case OpRole::zero_grad:
-        if (op.bucket < f_.n_buckets()) return gradients_.happens(i, op.bucket, Event::clear);
-        for (std::optional<std::size_t> last; const Operand& o : f_.graph.operands_of(op))
-          if (const auto b = f_.bucket_of_gradient(o.buffer); b && b != last)
+        if (op.bucket < facts_.n_buckets()) return gradients_.happens(i, op.bucket, Event::clear);
+        for (std::optional<std::size_t> last; const Operand& o : facts_.graph.operands_of(op))
+          if (const auto b = facts_.bucket_of_gradient(o.buffer); b && b != last)
             gradients_.happens(i, *(last = b), Event::clear);
         return;
       case OpRole::tied_reduce:
-        for (const Operand& o : f_.graph.operands_of(op))
-          if (const auto b = f_.bucket_of_gradient(o.buffer); b && o.write)
+        for (const Operand& o : facts_.graph.operands_of(op))
+          if (const auto b = facts_.bucket_of_gradient(o.buffer); b && o.write)
             gradients_.happens(i, *b, Event::tied);
         return;
       case OpRole::sp_reduce:
@@ -65,7 +65,7 @@ class StageWalk {
       case OpRole::grad_replica_reduce:
         return gradients_.happens(i, op.bucket, Event::replica);
       case OpRole::grad_accumulate:
-        return gradients_.happens(i, op.bucket, f_.ring_gradients ? Event::accumulate : Event::join);
+        return gradients_.happens(i, op.bucket, facts_.ring_gradients ? Event::accumulate : Event::join);
       case OpRole::norm_partial:
         return gradients_.happens(i, op.bucket, Event::norm);
       case OpRole::norm_reduce:
@@ -77,23 +77,24 @@ class StageWalk {
 
   // Parameters read, gradients written.
   void block(OpId i) {
-    const Op& op = f_.graph.ops[i];
-    const BlockKind kind = std::get<BlockWork>(f_.graph.works[op.work]).kind;
+    const Op& op = facts_.graph.ops[i];
+    const BlockKind kind = std::get<BlockWork>(facts_.graph.works[op.work]).kind;
     if (kind == BlockKind::residual || kind == BlockKind::qk_sums) return;
-    const auto site = f_.by_site.find({op.chunk, op.layer, kind});
-    if (!problems_.require(site != f_.by_site.end(), i, "a place that holds parameters of its stage", "none"))
+    const auto site = facts_.by_site.find({op.chunk, op.layer, kind});
+    if (!problems_.require(site != facts_.by_site.end(), i, "a place that holds parameters of its stage",
+                           "none"))
       return;
     std::vector<Access> reads, writes, added;
-    for (const Operand& o : f_.graph.operands_of(op)) {
-      const BufferKind at = f_.graph.buffers[o.buffer].kind;
-      if (!o.write && (at == BufferKind::parameter || f_.units.contains(o.buffer)))
+    for (const Operand& o : facts_.graph.operands_of(op)) {
+      const BufferKind at = facts_.graph.buffers[o.buffer].kind;
+      if (!o.write && (at == BufferKind::parameter || facts_.units.contains(o.buffer)))
         reads.push_back({o.buffer, false, {o.begin, o.end}});
-      if (at == BufferKind::gradient || f_.gradient_ring.contains(o.buffer))
+      if (at == BufferKind::gradient || facts_.gradient_ring.contains(o.buffer))
         (o.write ? writes : added).push_back({o.buffer, true, {o.begin, o.end}});
     }
     for (const std::size_t p : site->second)
       if (!(kind == BlockKind::norm && op.layer != kNone16)) parameters_.count_use(p, op.pass);
-    const bool uses = reads_parameters(f_.graph.model, kind, op.pass);
+    const bool uses = reads_parameters(facts_.graph.model, kind, op.pass);
     const bool fills = op.pass == Pass::backward || op.pass == Pass::backward_weight;
     std::vector<std::size_t> mine = site->second;
     if (kind == BlockKind::norm && op.layer != kNone16) {
@@ -106,7 +107,7 @@ class StageWalk {
                       fmt::format("gradients of {} parameters written", fills ? mine.size() : 0),
                       writes.size());
     for (std::size_t k = 0; k < mine.size(); ++k) {
-      if (uses && k < reads.size()) parameters_.use(i, f_.layout.parameters[mine[k]], reads[k]);
+      if (uses && k < reads.size()) parameters_.use(i, facts_.layout.parameters[mine[k]], reads[k]);
       if (fills && k < writes.size()) {
         const bool adds = std::ranges::find(added, writes[k]) != added.end();
         gradients_.fill(i, mine[k], kind == BlockKind::head, writes[k], adds);
@@ -120,11 +121,11 @@ class StageWalk {
     const bool forward = op.pass == Pass::forward || op.pass == Pass::recompute;
     const bool attention = (before == 0) == forward;
     for (const std::size_t n : norms)
-      if ((f_.layout.parameters[n].kind == ParameterKind::norm_attention) == attention) return n;
+      if ((facts_.layout.parameters[n].kind == ParameterKind::norm_attention) == attention) return n;
     return norms.front();
   }
 
-  const StageFacts& f_;
+  const StageFacts& facts_;
   ProblemList& problems_;
   ParameterCheck parameters_;
   GradientCheck gradients_;

@@ -14,7 +14,7 @@ constexpr OpId kNobody = std::numeric_limits<OpId>::max();
 class Clocks {
  public:
   explicit Clocks(const ExecutionGraph& g)
-      : g_(g), column_(g.lanes.size(), kUnused), position_(g.ops.size()) {
+      : graph_(g), column_(g.lanes.size(), kUnused), position_(g.ops.size()) {
     for (const Op& op : g.ops)
       for (const LaneId lane : op.lanes)
         if (lane != kNoLane && column_[lane] == kUnused) column_[lane] = width_++;
@@ -34,7 +34,7 @@ class Clocks {
   }
 
   bool before(OpId a, OpId b) const {
-    return position_[a][0] <= clocks_[b * width_ + column_[g_.ops[a].lanes[0]]];
+    return position_[a][0] <= clocks_[b * width_ + column_[graph_.ops[a].lanes[0]]];
   }
 
  private:
@@ -45,11 +45,11 @@ class Clocks {
     const std::uint32_t* other = clocks_.data() + earlier * width_;
     for (std::size_t c = 0; c < width_; ++c) mine[c] = std::max(mine[c], other[c]);
     for (std::size_t l = 0; l < 2; ++l)
-      if (const LaneId lane = g_.ops[earlier].lanes[l]; lane != kNoLane)
+      if (const LaneId lane = graph_.ops[earlier].lanes[l]; lane != kNoLane)
         mine[column_[lane]] = std::max(mine[column_[lane]], position_[earlier][l]);
   }
 
-  const ExecutionGraph& g_;
+  const ExecutionGraph& graph_;
   std::vector<std::size_t> column_;
   std::size_t width_ = 0;
   std::vector<std::array<std::uint32_t, 2>> position_;  // from 1, on either lane
@@ -65,14 +65,14 @@ struct Stretch {
 
 class Hazards {
  public:
-  explicit Hazards(const ExecutionGraph& g) : g_(g), clocks_(g), problems_(g), ranges_(g.buffers.size()) {
+  explicit Hazards(const ExecutionGraph& g) : graph_(g), clocks_(g), problems_(g), ranges_(g.buffers.size()) {
     for (BufferId b = 0; b < g.buffers.size(); ++b)
       ranges_[b].push_back({0, g.buffers[b].bytes, kNobody, {}});
   }
 
   std::vector<Problem> run() {
-    for (OpId i = 0; i < g_.ops.size(); ++i) {
-      const auto operands = g_.operands_of(g_.ops[i]);
+    for (OpId i = 0; i < graph_.ops.size(); ++i) {
+      const auto operands = graph_.operands_of(graph_.ops[i]);
       for (const Operand& o : operands)
         if (!o.write) read(i, o);
       for (const Operand& o : operands)
@@ -85,7 +85,7 @@ class Hazards {
   // What the previous step may leave behind. Rings and staging buffers are resident as well, but hold nothing that
   // outlives it.
   bool carried(BufferId b) const {
-    const Buffer& buffer = g_.buffers[b];
+    const Buffer& buffer = graph_.buffers[b];
     return buffer.resident && buffer.kind != BufferKind::communication &&
            buffer.kind != BufferKind::activation;
   }
@@ -95,8 +95,8 @@ class Hazards {
     if (first == second || clocks_.before(first, second)) return;
     problems_.add(second,
                   fmt::format("it {} bytes [{}, {}) of buffer {} ({}) that {} {}, with nothing between them",
-                              second_does, r.begin, r.end, b, name(g_.buffers[b].kind), op_label(g_, first),
-                              first_does),
+                              second_does, r.begin, r.end, b, name(graph_.buffers[b].kind),
+                              op_label(graph_, first), first_does),
                   "a dependency or a lane that orders them");
   }
 
@@ -107,11 +107,12 @@ class Hazards {
       } else if (!carried(o.buffer)) {
         problems_.add(op,
                       fmt::format("it reads bytes [{}, {}) of buffer {} ({}), which nothing has written",
-                                  r.begin, r.end, o.buffer, name(g_.buffers[o.buffer].kind)),
+                                  r.begin, r.end, o.buffer, name(graph_.buffers[o.buffer].kind)),
                       "a writer before it");
       }
-      const auto same = std::find_if(r.readers.begin(), r.readers.end(),
-                                     [&](OpId reader) { return g_.ops[reader].lanes == g_.ops[op].lanes; });
+      const auto same = std::find_if(r.readers.begin(), r.readers.end(), [&](OpId reader) {
+        return graph_.ops[reader].lanes == graph_.ops[op].lanes;
+      });
       if (same != r.readers.end())
         *same = op;
       else
@@ -147,7 +148,7 @@ class Hazards {
     list.insert(it, std::move(head));
   }
 
-  const ExecutionGraph& g_;
+  const ExecutionGraph& graph_;
   Clocks clocks_;
   ProblemList problems_;
   std::vector<std::vector<Stretch>> ranges_;  // by buffer, ascending, without gaps

@@ -62,7 +62,8 @@ std::vector<int> group_members(const ExecutionGraph& graph, const RankGrid& grid
     }
     case GroupKind::ends: {
       RankCoord from = self, to = self;
-      from.pp = graph.lanes[op.lanes[0]].stage, to.pp = graph.lanes[op.lanes[1]].stage;
+      from.pp = graph.lanes[op.lanes[0]].stage;
+      to.pp = graph.lanes[op.lanes[1]].stage;
       return {grid.rank(from), grid.rank(to)};
     }
     case GroupKind::shard:

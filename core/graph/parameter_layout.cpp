@@ -145,7 +145,10 @@ void split_last_bucket(ParameterLayout& layout, int pieces, const Builder& by) {
   };
   for (std::uint32_t i = last.first; i < last.first + last.count; ++i) {
     Parameter& p = layout.parameters[i];
-    if (filled == 0) layout.buckets.push_back({i, 0, 0}), ++made;
+    if (filled == 0) {
+      layout.buckets.push_back({i, 0, 0});
+      ++made;
+    }
     p.bucket = static_cast<std::uint16_t>(layout.buckets.size() - 1);
     p.offset = filled;
     ++layout.buckets.back().count;
@@ -170,7 +173,8 @@ std::vector<ParameterKind> layer_parameters(const ModelSpec& m) {
   if (!before) add(kNormMlp);
   add(kMlp);
   add(before ? kNormMlp : kNormAttention);
-  add(kOutput), add(kQkv);
+  add(kOutput);
+  add(kQkv);
   if (before) add(kNormAttention);
   return kinds;
 }
@@ -188,7 +192,8 @@ BlockWork block_extents(const ModelSpec& m, const TrainingSpec& training, const 
   w.seq_q = training.seq_len / plan.cp;
   w.seq_k = training.seq_len;
   w.hidden = m.hidden;
-  w.heads = local.heads, w.kv_heads = local.kv_heads;
+  w.heads = local.heads;
+  w.kv_heads = local.kv_heads;
   w.head_dim = m.head_dim;
   w.ffn = local.ffn;
   w.vocab = local.vocab;

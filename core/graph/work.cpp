@@ -229,7 +229,8 @@ class KeyReader {
   }
   bool take(std::string_view expected) {
     if (at_ >= words_.size() || words_[at_] != expected) return false;
-    return ++at_, true;
+    ++at_;
+    return true;
   }
   std::string_view word(std::string_view expected) {
     if (at_ >= words_.size()) fail("the end of the key", std::string(expected));

@@ -92,8 +92,10 @@ void read_window(JsonReader& io, json& j, const ModelFamily& family, ModelSpec& 
            "all without, which takes a little longer"});
   }
   m.window = on && width > 0 && width < m.max_positions ? width : 0;
-  for (const char* key : {"use_sliding_window", "sliding_window", "max_window_layers"})
-    io.ignored(key), j.erase(key);
+  for (const char* key : {"use_sliding_window", "sliding_window", "max_window_layers"}) {
+    io.ignored(key);
+    j.erase(key);
+  }
   const auto layers = j.find("layer_types");
   const char* const all = m.window > 0 ? "sliding_attention" : "full_attention";
   if (layers != j.end() && layers->is_array() &&
@@ -104,12 +106,16 @@ void read_window(JsonReader& io, json& j, const ModelFamily& family, ModelSpec& 
 ModelSpec read_decoder(const ModelFamily& family, const json& config) {
   json j = config;
   for (const auto& [theirs, llamas] : family.keys)
-    if (const auto at = j.find(theirs); at != j.end())
-      j[std::string(llamas)] = json(*at), j.erase(std::string(theirs));
+    if (const auto at = j.find(theirs); at != j.end()) {
+      j[std::string(llamas)] = json(*at);
+      j.erase(std::string(theirs));
+    }
   JsonReader io(j);
   ModelSpec m;
-  m.max_positions = 2048, m.norm_eps = family.norm_eps_default;
-  m.qk_norm = family.qk_norm, m.norm_placement = family.norms;
+  m.max_positions = 2048;
+  m.norm_eps = family.norm_eps_default;
+  m.qk_norm = family.qk_norm;
+  m.norm_placement = family.norms;
   size(io, {"vocab_size"}, m.vocab_size, 32000);
   size(io, {"hidden_size"}, m.hidden, 4096);
   size(io, {"intermediate_size"}, m.ffn_hidden, 11008);
@@ -147,8 +153,10 @@ ModelSpec read_decoder(const ModelFamily& family, const json& config) {
   require_activation(io, "hidden_act", "silu", {"silu", "swish"});
   io.ignored("original_max_position_embeddings");
   read_rope(io, j, family, m);
-  if (family.alibi_from_hidden > 0 && m.hidden >= family.alibi_from_hidden)
-    m.position = PositionKind::alibi, m.rope_scaling.reset();
+  if (family.alibi_from_hidden > 0 && m.hidden >= family.alibi_from_hidden) {
+    m.position = PositionKind::alibi;
+    m.rope_scaling.reset();
+  }
   m.normalized_head =
       normalizes_head(family, j.contains(std::string(family.normalized_head_key)), m.vocab_size);
   json rest = j;
@@ -166,7 +174,10 @@ ModelSpec gpt_style(JsonReader& io, const json& j, std::initializer_list<std::st
                     std::initializer_list<std::string_view> layers,
                     std::initializer_list<std::string_view> heads) {
   ModelSpec m;
-  m.gated_mlp = false, m.linear_bias = true, m.tied_embeddings = true, m.norm = NormKind::layer;
+  m.gated_mlp = false;
+  m.linear_bias = true;
+  m.tied_embeddings = true;
+  m.norm = NormKind::layer;
   size(io, {"vocab_size"}, m.vocab_size, 32000);
   size(io, hidden, m.hidden, 4096);
   size(io, layers, m.n_layers, 32);

@@ -187,7 +187,10 @@ std::optional<std::string> rope_not_run(const RopeScaling& s) {
 
 void to_json(nlohmann::json& j, const RopeScaling& s) {
   write_object(j, s, kRopeFields);
-  if (s.short_factor.empty() && s.long_factor.empty()) j.erase("short_factor"), j.erase("long_factor");
+  if (s.short_factor.empty() && s.long_factor.empty()) {
+    j.erase("short_factor");
+    j.erase("long_factor");
+  }
 }
 void from_json(const nlohmann::json& j, RopeScaling& s) { read_object(j, s, kRopeFields); }
 

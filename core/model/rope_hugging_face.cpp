@@ -72,7 +72,8 @@ bool read_scaling(JsonReader& io, JsonReader& rope, const json& stated, const Mo
       lacks.push_back(std::move(wrong));
   if (s.type == "longrope") {  // which states a number for each pair
     s.factor = static_cast<double>(m.max_positions) / std::max(1, s.original_max_positions);
-    rope.optional("factor", s.factor), s.factor = std::max(1.0, s.factor);
+    rope.optional("factor", s.factor);
+    s.factor = std::max(1.0, s.factor);
     rope.optional("attention_factor", s.attention_factor);
     for (auto& [key, table] :
          {std::pair{"short_factor", &s.short_factor}, std::pair{"long_factor", &s.long_factor}}) {

@@ -47,8 +47,10 @@ constexpr auto kPlanKeys = [](auto& io, auto& p) {
 
 ParallelPlan without_offload(ParallelPlan p) {
   const ParallelPlan fresh;
-  p.activation_offload = fresh.activation_offload, p.offload_horizon = fresh.offload_horizon;
-  p.optimizer_offload = fresh.optimizer_offload, p.parameter_offload = fresh.parameter_offload;
+  p.activation_offload = fresh.activation_offload;
+  p.offload_horizon = fresh.offload_horizon;
+  p.optimizer_offload = fresh.optimizer_offload;
+  p.parameter_offload = fresh.parameter_offload;
   return p;
 }
 

@@ -162,8 +162,10 @@ std::vector<std::vector<Occupancy>> occupancy(PipelineSchedule schedule, int pp,
   const int n_chunks = pp * vp;
   std::vector<std::vector<Occupancy>> distinct(static_cast<std::size_t>(pp));
   std::vector<Occupancy> now(static_cast<std::size_t>(pp));
-  for (Occupancy& o : now)
-    o.saved.resize(static_cast<std::size_t>(vp)), o.saved_weight.resize(o.saved.size());
+  for (Occupancy& o : now) {
+    o.saved.resize(static_cast<std::size_t>(vp));
+    o.saved_weight.resize(o.saved.size());
+  }
   for (const StageSlot& entry : merged_order(schedule, pp, vp, m)) {
     Occupancy& o = now[static_cast<std::size_t>(entry.stage)];
     const Slot& slot = entry.slot;

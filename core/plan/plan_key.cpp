@@ -257,7 +257,10 @@ class KeyParser {
   }
 
   bool once(std::string_view slot, std::string_view original) {
-    if (seen(slot)) return wrong(original, fmt::format("{} only once", slot)), false;
+    if (seen(slot)) {
+      wrong(original, fmt::format("{} only once", slot));
+      return false;
+    }
     seen_.push_back(slot);
     return true;
   }

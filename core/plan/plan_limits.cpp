@@ -174,7 +174,10 @@ std::optional<double> parse_value(const FieldRow& field, std::string_view text) 
   int shift = 0;
   if (field.name == "b" && !text.empty()) {
     const std::size_t unit = std::string_view("KMGkmg").find(text.back());
-    if (unit != std::string_view::npos) shift = 3 * (static_cast<int>(unit % 3) + 1), text.remove_suffix(1);
+    if (unit != std::string_view::npos) {
+      shift = 3 * (static_cast<int>(unit % 3) + 1);
+      text.remove_suffix(1);
+    }
   }
   const auto number = parse_decimal(text, -shift);
   const bool whole = number && (*number == std::floor(*number) || field.name == "oo");
@@ -302,7 +305,10 @@ class LimitParser {
       if (name == part || name == long_name || (name == "l" && *part == 'L'))
         return wrong(name, "a field of the search", hint);
     std::vector<std::string> names;
-    for (const auto& r : kLimitFields) names.emplace_back(r.name), names.emplace_back(r.long_name);
+    for (const auto& r : kLimitFields) {
+      names.emplace_back(r.name);
+      names.emplace_back(r.long_name);
+    }
     const std::string near = closest(name, names);
     std::vector<std::string_view> shorts;
     for (const auto& r : kLimitFields) shorts.push_back(r.name);

@@ -20,7 +20,10 @@ void fold_equal(PlanLinks& links) {
   auto& stages = links.stages;
   const bool equal =
       std::all_of(stages.begin(), stages.end(), [&](const StageLinks& s) { return s == stages.front(); });
-  if (equal) stages.resize(1), links.of_stage.clear();
+  if (equal) {
+    stages.resize(1);
+    links.of_stage.clear();
+  }
 }
 
 }  // namespace
@@ -61,7 +64,8 @@ PlanLinks plan_links(const Topology& topology, const ParallelPlan& plan, PlanLin
   const RankGrid grid(plan);
   const int period = topology.stage_period(grid);
   PlanLinks out;
-  out.world = unsharded.world, out.tied = unsharded.tied;
+  out.world = unsharded.world;
+  out.tied = unsharded.tied;
   std::vector<Topology::ShardGroups> groups;
   groups.reserve(static_cast<std::size_t>(period));
   if (plan.pp > 1) out.of_stage.reserve(static_cast<std::size_t>(plan.pp));
@@ -75,7 +79,8 @@ PlanLinks plan_links(const Topology& topology, const ParallelPlan& plan, PlanLin
     std::uint16_t& place = known[unsharded.index(stage) * groups.size() + group];
     if (place == 0) {
       StageLinks links = unsharded.of(stage);
-      links.shard = groups[group].shard, links.replica = groups[group].replica;
+      links.shard = groups[group].shard;
+      links.replica = groups[group].replica;
       const auto same = std::find(out.stages.begin(), out.stages.end(), links);
       place = static_cast<std::uint16_t>(same - out.stages.begin() + 1);
       if (same == out.stages.end()) out.stages.push_back(links);

@@ -266,8 +266,10 @@ std::string stack_by_other_name(const std::string& name, bool with_slips, std::s
   std::string_view meant;
   std::size_t longest = longer_than;
   for (const Other& other : kOthers)
-    if (plain.starts_with(other.begins) && other.begins.size() > longest)
-      meant = other.meant, longest = other.begins.size();
+    if (plain.starts_with(other.begins) && other.begins.size() > longest) {
+      meant = other.meant;
+      longest = other.begins.size();
+    }
   if (!meant.empty() || !with_slips) return std::string(meant);
   std::vector<std::string> words;
   constexpr std::size_t kLongEnough = 5;  // one slip in a shorter word makes another

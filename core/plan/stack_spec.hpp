@@ -297,7 +297,8 @@ struct StackSpec {
 
 // As versions of its framework do that compute the loss of all tokens at once: bytes a logit, and no chunks of hidden states.
 inline void hold_whole_logits(StackMemory& memory, double bytes) {
-  memory.logits_bytes = bytes, memory.loss_hidden_bytes = 0;
+  memory.logits_bytes = bytes;
+  memory.loss_hidden_bytes = 0;
 }
 
 // In which it keeps and reduces gradients where nobody states another format.

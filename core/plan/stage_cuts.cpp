@@ -35,7 +35,10 @@ bool each_stage_by_cost(const ModelSpec& m, int pp, const Each& each) {
 
 std::optional<Cut> cut_by_cost(const ModelSpec& m, int pp) {
   Cut out;
-  if (!each_stage_by_cost(m, pp, [&](int, int layers) { return out.push_back(layers), true; }))
+  if (!each_stage_by_cost(m, pp, [&](int, int layers) {
+        out.push_back(layers);
+        return true;
+      }))
     return std::nullopt;
   return out;
 }
@@ -143,7 +146,8 @@ struct EndsCut {
   Cut layers(int pp, int vp) const {
     Cut out;
     for (int c = 0; c < pp * vp; ++c) out.push_back(c % pp == 0 ? first : c % pp == pp - 1 ? last : inner);
-    out.front() = outer_first, out.back() = outer_last;
+    out.front() = outer_first;
+    out.back() = outer_last;
     return out;
   }
 };
@@ -159,9 +163,14 @@ class EndsSearch {
     const int times[] = {1, vp_ - 1, (pp_ - 2) * vp_, vp_ - 1, 1};
     double slowest = 0, squares = 0;
     for (std::size_t i = 0; i < 5; ++i)
-      if (times[i] > 0) slowest = std::max(slowest, chunks[i]), squares += times[i] * chunks[i] * chunks[i];
+      if (times[i] > 0) {
+        slowest = std::max(slowest, chunks[i]);
+        squares += times[i] * chunks[i] * chunks[i];
+      }
     if (slowest > slowest_ || (slowest == slowest_ && squares > squares_)) return;
-    slowest_ = slowest, squares_ = squares, best_ = cut;
+    slowest_ = slowest;
+    squares_ = squares;
+    best_ = cut;
   }
   // Both ends share so many layers a chunk.
   void share(int ends, int inner) {
@@ -206,7 +215,8 @@ std::optional<std::vector<int>> cut_with_ends(int n_layers, int chunks, int firs
   if (each == 0 || first > each || last > each) return std::nullopt;
   Cut out(static_cast<std::size_t>(chunks), each);
   std::fill_n(out.begin(), extra, each + 1);
-  out.front() -= first, out.back() -= last;
+  out.front() -= first;
+  out.back() -= last;
   return out;
 }
 
@@ -297,7 +307,9 @@ std::optional<ParallelPlan> with_ends_alone(UnevenStages able, ParallelPlan p, c
     return std::nullopt;
   const auto cut = cut_with_ends(m.n_layers, chunks, 1, 1);
   if (!cut) return std::nullopt;
-  p.schedule = PipelineSchedule::interleaved, p.vp = chunks / p.pp, p.chunks = chunks_of(*cut);
+  p.schedule = PipelineSchedule::interleaved;
+  p.vp = chunks / p.pp;
+  p.chunks = chunks_of(*cut);
   p.recompute.layers = std::min(p.recompute.layers, 1);
   p.activation_offload = std::min(p.activation_offload, 1);
   return p;

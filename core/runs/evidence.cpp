@@ -74,8 +74,10 @@ void add_run(std::vector<EvidenceCell>& cells, const EvidenceCell& run) {
     return;
   }
   kind->runs += run.runs;
-  kind->most_tp = std::max(kind->most_tp, run.most_tp), kind->most_pp = std::max(kind->most_pp, run.most_pp);
-  kind->most_cp = std::max(kind->most_cp, run.most_cp), kind->most_vp = std::max(kind->most_vp, run.most_vp);
+  kind->most_tp = std::max(kind->most_tp, run.most_tp);
+  kind->most_pp = std::max(kind->most_pp, run.most_pp);
+  kind->most_cp = std::max(kind->most_cp, run.most_cp);
+  kind->most_vp = std::max(kind->most_vp, run.most_vp);
   kind->most_gpus = std::max(kind->most_gpus, run.most_gpus);
   kind->fewest_cp_tokens = std::min(kind->fewest_cp_tokens, run.fewest_cp_tokens);
 }
@@ -97,8 +99,10 @@ EvidenceCell largest_of(const std::vector<EvidenceCell>& cells, const Counts& co
   for (const EvidenceCell& c : cells) {
     if (!counts(c)) continue;
     most.runs += c.runs;
-    most.most_tp = std::max(most.most_tp, c.most_tp), most.most_pp = std::max(most.most_pp, c.most_pp);
-    most.most_cp = std::max(most.most_cp, c.most_cp), most.most_vp = std::max(most.most_vp, c.most_vp);
+    most.most_tp = std::max(most.most_tp, c.most_tp);
+    most.most_pp = std::max(most.most_pp, c.most_pp);
+    most.most_cp = std::max(most.most_cp, c.most_cp);
+    most.most_vp = std::max(most.most_vp, c.most_vp);
     most.most_gpus = std::max(most.most_gpus, c.most_gpus);
     most.offload = most.offload || c.offload;
   }
@@ -122,8 +126,10 @@ EvidenceCell EvidenceTable::not_far(const std::string& stack) const {
   const auto reach = [&](int EvidenceCell::*degree) {
     most.*degree = own.*degree > 1 ? kFarBeyond * own.*degree : std::max(any.*degree, kFarBeyond);
   };
-  reach(&EvidenceCell::most_tp), reach(&EvidenceCell::most_pp);
-  reach(&EvidenceCell::most_cp), reach(&EvidenceCell::most_vp);
+  reach(&EvidenceCell::most_tp);
+  reach(&EvidenceCell::most_pp);
+  reach(&EvidenceCell::most_cp);
+  reach(&EvidenceCell::most_vp);
   return most;
 }
 
@@ -158,8 +164,10 @@ Evidence EvidenceTable::of(const std::string& stack, const std::string& generati
     if (n > reach.*degree) out.far.push_back(out.extrapolates.back());
     out.doublings += std::log2(static_cast<double>(n) / measured);
   };
-  beyond("TP", plan.tp, &EvidenceCell::most_tp), beyond("PP", plan.pp, &EvidenceCell::most_pp);
-  beyond("CP", plan.cp, &EvidenceCell::most_cp), beyond("VP", plan.vp, &EvidenceCell::most_vp);
+  beyond("TP", plan.tp, &EvidenceCell::most_tp);
+  beyond("PP", plan.pp, &EvidenceCell::most_pp);
+  beyond("CP", plan.cp, &EvidenceCell::most_cp);
+  beyond("VP", plan.vp, &EvidenceCell::most_vp);
   if (const int fewest = fewest_cp_tokens(); mine.cp && mine.fewest_cp_tokens < fewest) {
     out.extrapolates.push_back(
         fmt::format("CP{} on {} tokens each (measured from {})", plan.cp, mine.fewest_cp_tokens, fewest));

@@ -152,8 +152,10 @@ std::optional<Rejection> cannot(StackSpec stack, ParallelPlan plan, const RunRow
   plan.overlap_grad_reduce = plan.overlap_param_gather = plan.overlap_tp = false;
   stack.can.uneven_stages = UnevenStages::any;
   // Whether the update is sharded is not what tells classes apart.
-  if (plan.zero_stage <= 1)
-    plan.zero_stage = lowest_zero_stage(stack.can, plan, row.training.parameter), plan.shard_degree = 0;
+  if (plan.zero_stage <= 1) {
+    plan.zero_stage = lowest_zero_stage(stack.can, plan, row.training.parameter);
+    plan.shard_degree = 0;
+  }
   return refuses(stack, plan, row.model, row.training);
 }
 

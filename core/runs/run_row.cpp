@@ -212,7 +212,9 @@ PipelineSchedule read_schedule(const Cells& c, int vp) {
 }
 
 void read_layout(Cells& c, ParallelPlan& p, int layers) {
-  p.tp = c.count("tp", 1), p.cp = c.count_or(1, "cp", 1), p.pp = c.count("pp", 1);
+  p.tp = c.count("tp", 1);
+  p.cp = c.count_or(1, "cp", 1);
+  p.pp = c.count("pp", 1);
   p.vp = c.count_or(1, "virtual_stages", 1);
   p.dp = c.count_or(0, "dp", 1);
   p.schedule = p.pp > 1 ? read_schedule(c, p.vp) : PipelineSchedule::one_f_one_b;
@@ -270,13 +272,17 @@ void read_facts(Cells& c, RunRow& r) {
 
 RunRow named_row(const Cells& c) {
   RunRow r;
-  r.run_id = c.text("run_id"), r.source = c.text("source"), r.date = c.text("date");
+  r.run_id = c.text("run_id");
+  r.source = c.text("source");
+  r.date = c.text("date");
   return r;
 }
 
 RunRow read_row(Cells& c) {
   RunRow r = named_row(c);
-  r.framework = c.text("framework"), r.group_id = c.text("group_id"), r.notes = c.text("notes");
+  r.framework = c.text("framework");
+  r.group_id = c.text("group_id");
+  r.notes = c.text("notes");
   if (r.run_id.empty()) c.wrong("run_id", "a unique name");
   const std::string& quality = c.text("quality");
   if (!quality.empty()) r.quality = quality[0];
@@ -286,9 +292,12 @@ RunRow read_row(Cells& c) {
   read_facts(c, r);
   r.recompute_by_operation = lower(c.text("recompute")) == "selective:op";
   if (r.gradient) r.training.gradient = r.training.reduction = *r.gradient;
-  r.gpu = c.text("gpu"), r.fabric = c.text("fabric"), r.precision = c.text("precision");
+  r.gpu = c.text("gpu");
+  r.fabric = c.text("fabric");
+  r.precision = c.text("precision");
   if (r.gpu.empty()) c.wrong("gpu", "a device preset");
-  r.nodes = c.count("nodes", 1), r.gpus_per_node = c.count("gpus_per_node", 1);
+  r.nodes = c.count("nodes", 1);
+  r.gpus_per_node = c.count("gpus_per_node", 1);
   if (const auto nominal = c.positive("internode_GBps_per_node"))
     r.node_network = BytesPerSecond(*nominal * 1e9);
   ParallelPlan& p = r.plan;
@@ -342,7 +351,8 @@ std::vector<RunRow> runs_of(const CsvTable& table, BadRows bad) {
     std::vector<Problem> here;
     Cells cells(table, row, here);
     RunRow& run = rows.emplace_back(cells.complete() ? read_row(cells) : named_row(cells));
-    run.file = table.file, run.line = row.line;
+    run.file = table.file;
+    run.line = row.line;
     for (const Problem& p : here) run.unreadable += (run.unreadable.empty() ? "" : "; ") + to_string(p);
     sound = sound || here.empty();
     if (problems.size() < kEnoughProblems) std::move(here.begin(), here.end(), std::back_inserter(problems));

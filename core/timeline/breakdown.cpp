@@ -108,7 +108,8 @@ struct Waits {
       for (const OpId lane : before[binding]) earlier = later(earlier, lane);
       const double from = std::clamp(end_of(earlier), begin, end);
       time.add(category_of_wait(producer), producer, end - from);
-      end = from, binding = earlier;
+      end = from;
+      binding = earlier;
     }
     at(time.split, C::bubble) += end - begin;
   }

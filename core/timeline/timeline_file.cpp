@@ -35,8 +35,13 @@ std::string hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 void save_timeline(const std::filesystem::path& path, const Timeline& t) {
   Stored s;
-  s.graph = hex(t.graph_hash), s.device = t.device, s.build = t.build;
-  for (const Span& span : t.spans) s.start_s.push_back(span.start), s.end_s.push_back(span.end);
+  s.graph = hex(t.graph_hash);
+  s.device = t.device;
+  s.build = t.build;
+  for (const Span& span : t.spans) {
+    s.start_s.push_back(span.start);
+    s.end_s.push_back(span.end);
+  }
   nlohmann::json j;
   write_object(j, s, kTimelineFields);
   write_file_atomic(path, j.dump() + "\n");
@@ -56,7 +61,9 @@ Timeline load_timeline(const std::filesystem::path& path, std::uint64_t hash, st
           fmt::format("{} operations", ops));
   Timeline t;
   t.kind = TimelineKind::measured;
-  t.graph_hash = hash, t.device = s.device, t.build = s.build;
+  t.graph_hash = hash;
+  t.device = s.device;
+  t.build = s.build;
   for (std::size_t i = 0; i < ops; ++i) {
     require(s.end_s[i] >= s.start_s[i], "end_s", fmt::format("{} for operation {}", s.end_s[i], i),
             fmt::format("at least its start, {}", s.start_s[i]));

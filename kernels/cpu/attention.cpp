@@ -47,8 +47,8 @@ class AttentionCore {
   using A = Accumulator<T>;
 
   explicit AttentionCore(const AttentionShape& shape)
-      : s_(shape),
-        d_(shape.head_dim),
+      : shape_(shape),
+        head_dim_(shape.head_dim),
         padded_(padded_columns<A>(shape.head_dim)),
         scale_(static_cast<A>(shape.scale)) {}
 
@@ -56,22 +56,22 @@ class AttentionCore {
   // query need no reduction across lanes, and keys are read where they stand.
   void forward(const AttentionForwardArgs& g) {
     Tile<A> qt(padded_, kTile), k(kTile, padded_), v(kTile, padded_), scores(kTile, kTile), o(kTile, padded_);
-    for (std::int64_t b = 0; b < s_.batch; ++b) {
-      const KeyRows key{s_.batch, s_.seq_k() / s_.segments, b};
-      for (int head = 0; head < s_.heads; ++head) {
-        const int kv_head = head / (s_.heads / s_.kv_heads);
-        for (std::int64_t q0 = 0; q0 < s_.seq_q(); q0 += kTile) {
-          const std::int64_t nq = std::min(kTile, s_.seq_q() - q0);
+    for (std::int64_t b = 0; b < shape_.batch; ++b) {
+      const KeyRows key{shape_.batch, shape_.seq_k() / shape_.segments, b};
+      for (int head = 0; head < shape_.heads; ++head) {
+        const int kv_head = head / (shape_.heads / shape_.kv_heads);
+        for (std::int64_t q0 = 0; q0 < shape_.seq_q(); q0 += kTile) {
+          const std::int64_t nq = std::min(kTile, shape_.seq_q() - q0);
           load_queries_transposed(g.q, b, head, q0, nq, qt);
           std::fill(o.memory.begin(), o.memory.end(), A{0});
           OnlineSoftmax softmax;
-          for (std::int64_t k0 = 0; k0 < s_.seq_k(); k0 += kTile) {
-            const std::int64_t nk = std::min(kTile, s_.seq_k() - k0);
+          for (std::int64_t k0 = 0; k0 < shape_.seq_k(); k0 += kTile) {
+            const std::int64_t nk = std::min(kTile, shape_.seq_k() - k0);
             const Visible visible = tile_visibility(b, q0, nq, k0, nk);
             if (visible == Visible::none) continue;
             load_rows(g.k, key, kv_head, k0, nk, k);
             load_rows(g.v, key, kv_head, k0, nk, v);
-            tile_product<A>(nk, kTile, d_, k.plain(), qt.data(), kTile, scores.data(), kTile, false);
+            tile_product<A>(nk, kTile, head_dim_, k.plain(), qt.data(), kTile, scores.data(), kTile, false);
             add_distances(scores, head, q0, nq, k0, nk);
             if (visible == Visible::some) hide_keys(scores, b, q0, nq, k0, nk);
             softmax.step(scores, nk);
@@ -80,10 +80,10 @@ class AttentionCore {
             tile_product<A>(nq, padded_, nk, scores.transposed(), v.data(), padded_, o.data(), padded_, true);
           }
           for (std::int64_t i = 0; i < nq; ++i) {
-            const std::int64_t row = b * s_.seq_q() + q0 + i;
+            const std::int64_t row = b * shape_.seq_q() + q0 + i;
             const A inverse = softmax.sum[i] > A{0} ? A{1} / softmax.sum[i] : A{0};
-            T* out = g.out.row<T>(row) + head * d_;
-            for (int c = 0; c < d_; ++c) out[c] = store<T>(o.row(i)[c] * inverse);
+            T* out = g.out.row<T>(row) + head * head_dim_;
+            for (int c = 0; c < head_dim_; ++c) out[c] = store<T>(o.row(i)[c] * inverse);
             g.lse.row<A>(row)[head] = softmax.highest[i] + std::log(softmax.sum[i]);
           }
         }
@@ -92,22 +92,22 @@ class AttentionCore {
   }
 
   void backward(const AttentionBackwardArgs& g) {
-    const int group = s_.heads / s_.kv_heads;
-    const std::int64_t seq_q = s_.seq_q();
+    const int group = shape_.heads / shape_.kv_heads;
+    const std::int64_t seq_q = shape_.seq_q();
     // Workspace: dq [group][seq_q][padded], row sums [group][seq_q].
     A* dq = g.workspace.row<A>();
     A* row_sum = dq + group * seq_q * padded_;
     Tile<A> q(kTile, padded_), dout(kTile, padded_), k(kTile, padded_), kt(padded_, kTile),
         vt(padded_, kTile);
     Tile<A> p(kTile, kTile), ds(kTile, kTile), dk(kTile, padded_), dv(kTile, padded_);
-    for (std::int64_t b = 0; b < s_.batch; ++b) {
-      const KeyRows key{s_.batch, s_.seq_k() / s_.segments, b};
-      for (int kv_head = 0; kv_head < s_.kv_heads; ++kv_head) {
+    for (std::int64_t b = 0; b < shape_.batch; ++b) {
+      const KeyRows key{shape_.batch, shape_.seq_k() / shape_.segments, b};
+      for (int kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
         std::fill_n(dq, group * seq_q * padded_, A{0});
         for (int member = 0; member < group; ++member)
           row_sums(g, b, kv_head * group + member, row_sum + member * seq_q);
-        for (std::int64_t k0 = 0; k0 < s_.seq_k(); k0 += kTile) {
-          const std::int64_t nk = std::min(kTile, s_.seq_k() - k0);
+        for (std::int64_t k0 = 0; k0 < shape_.seq_k(); k0 += kTile) {
+          const std::int64_t nk = std::min(kTile, shape_.seq_k() - k0);
           load_rows(g.k, key, kv_head, k0, nk, k);
           load_transposed(g.k, key, kv_head, k0, nk, kt);
           load_transposed(g.v, key, kv_head, k0, nk, vt);
@@ -121,8 +121,8 @@ class AttentionCore {
               if (visible == Visible::none) continue;
               load_queries(g.q, b, head, q0, nq, q, scale_);
               load_queries(g.dout, b, head, q0, nq, dout, A{1});
-              tile_product<A>(nq, kTile, d_, q.plain(), kt.data(), kTile, p.data(), kTile, false);
-              tile_product<A>(nq, kTile, d_, dout.plain(), vt.data(), kTile, ds.data(), kTile, false);
+              tile_product<A>(nq, kTile, head_dim_, q.plain(), kt.data(), kTile, p.data(), kTile, false);
+              tile_product<A>(nq, kTile, head_dim_, dout.plain(), vt.data(), kTile, ds.data(), kTile, false);
               add_distances_by_query(p, head, q0, nq, k0, nk);
               mask(p, b, q0, nq, k0, nk, visible);
               for (std::int64_t i = 0; i < nq; ++i) {
@@ -147,17 +147,17 @@ class AttentionCore {
           }
           for (std::int64_t j = 0; j < nk; ++j) {
             const std::int64_t row = key(k0 + j);
-            T* dk_row = g.dk.row<T>(row) + kv_head * d_;
-            T* dv_row = g.dv.row<T>(row) + kv_head * d_;
-            for (int c = 0; c < d_; ++c) dk_row[c] = store<T>(dk.row(j)[c]);
-            for (int c = 0; c < d_; ++c) dv_row[c] = store<T>(dv.row(j)[c]);
+            T* dk_row = g.dk.row<T>(row) + kv_head * head_dim_;
+            T* dv_row = g.dv.row<T>(row) + kv_head * head_dim_;
+            for (int c = 0; c < head_dim_; ++c) dk_row[c] = store<T>(dk.row(j)[c]);
+            for (int c = 0; c < head_dim_; ++c) dv_row[c] = store<T>(dv.row(j)[c]);
           }
         }
         for (int member = 0; member < group; ++member)
           for (std::int64_t i = 0; i < seq_q; ++i) {
-            T* out = g.dq.row<T>(b * seq_q + i) + (kv_head * group + member) * d_;
+            T* out = g.dq.row<T>(b * seq_q + i) + (kv_head * group + member) * head_dim_;
             const A* sum = dq + (member * seq_q + i) * padded_;
-            for (int c = 0; c < d_; ++c) out[c] = store<T>(sum[c] * scale_);
+            for (int c = 0; c < head_dim_; ++c) out[c] = store<T>(sum[c] * scale_);
           }
       }
     }
@@ -199,9 +199,9 @@ class AttentionCore {
 
   // Where the document of a query begins; the queries of a tile of sequence b.
   std::span<const std::int32_t> documents(std::int64_t b, std::int64_t q0, std::int64_t nq) const {
-    if (s_.q_documents.empty()) return {};
-    return s_.q_documents.subspan(static_cast<std::size_t>(b * s_.seq_q() + q0),
-                                  static_cast<std::size_t>(nq));
+    if (shape_.q_documents.empty()) return {};
+    return shape_.q_documents.subspan(static_cast<std::size_t>(b * shape_.seq_q() + q0),
+                                      static_cast<std::size_t>(nq));
   }
 
   Visible tile_visibility(std::int64_t b, std::int64_t q0, std::int64_t nq, std::int64_t k0,
@@ -209,11 +209,12 @@ class AttentionCore {
     const auto range = [](std::span<const std::int32_t> list, std::int64_t first, std::int64_t n) {
       return std::ranges::minmax(list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n)));
     };
-    const auto q = range(s_.q_positions, q0, nq), k = range(s_.k_positions, k0, nk);
+    const auto q = range(shape_.q_positions, q0, nq), k = range(shape_.k_positions, k0, nk);
     auto begin = std::ranges::minmax_result<std::int32_t>{0, 0};
     if (const auto list = documents(b, q0, nq); !list.empty()) begin = std::ranges::minmax(list);
-    if (s_.window > 0)
-      begin = {std::max(begin.min, q.min - s_.window + 1), std::max(begin.max, q.max - s_.window + 1)};
+    if (shape_.window > 0)
+      begin = {std::max(begin.min, q.min - shape_.window + 1),
+               std::max(begin.max, q.max - shape_.window + 1)};
     if (k.min > q.max || k.max < begin.min) return Visible::none;
     return k.max <= q.min && k.min >= begin.max ? Visible::all : Visible::some;
   }
@@ -221,8 +222,8 @@ class AttentionCore {
   void load_queries(const TensorView& x, std::int64_t b, int head, std::int64_t q0, std::int64_t nq,
                     Tile<A>& tile, A factor) {
     for (std::int64_t i = 0; i < nq; ++i) {
-      const T* from = x.row<T>(b * s_.seq_q() + q0 + i) + head * d_;
-      for (int c = 0; c < d_; ++c) tile.row(i)[c] = load(from[c]) * factor;
+      const T* from = x.row<T>(b * shape_.seq_q() + q0 + i) + head * head_dim_;
+      for (int c = 0; c < head_dim_; ++c) tile.row(i)[c] = load(from[c]) * factor;
     }
   }
 
@@ -230,59 +231,59 @@ class AttentionCore {
   void load_queries_transposed(const TensorView& x, std::int64_t b, int head, std::int64_t q0,
                                std::int64_t nq, Tile<A>& tile) {
     for (std::int64_t i = 0; i < nq; ++i) {
-      const T* from = x.row<T>(b * s_.seq_q() + q0 + i) + head * d_;
-      for (int c = 0; c < d_; ++c) tile.row(c)[i] = load(from[c]) * scale_;
+      const T* from = x.row<T>(b * shape_.seq_q() + q0 + i) + head * head_dim_;
+      for (int c = 0; c < head_dim_; ++c) tile.row(c)[i] = load(from[c]) * scale_;
     }
-    for (int c = 0; c < d_; ++c) std::fill(tile.row(c) + nq, tile.row(c) + kTile, A{0});
+    for (int c = 0; c < head_dim_; ++c) std::fill(tile.row(c) + nq, tile.row(c) + kTile, A{0});
   }
 
   void load_rows(const TensorView& x, const KeyRows& key, int kv_head, std::int64_t k0, std::int64_t nk,
                  Tile<A>& tile) {
     for (std::int64_t j = 0; j < nk; ++j) {
-      const T* from = x.row<T>(key(k0 + j)) + kv_head * d_;
-      for (int c = 0; c < d_; ++c) tile.row(j)[c] = load(from[c]);
+      const T* from = x.row<T>(key(k0 + j)) + kv_head * head_dim_;
+      for (int c = 0; c < head_dim_; ++c) tile.row(j)[c] = load(from[c]);
     }
   }
 
   void load_transposed(const TensorView& x, const KeyRows& key, int kv_head, std::int64_t k0, std::int64_t nk,
                        Tile<A>& tile) {
     for (std::int64_t j = 0; j < nk; ++j) {
-      const T* from = x.row<T>(key(k0 + j)) + kv_head * d_;
-      for (int c = 0; c < d_; ++c) tile.row(c)[j] = load(from[c]);
+      const T* from = x.row<T>(key(k0 + j)) + kv_head * head_dim_;
+      for (int c = 0; c < head_dim_; ++c) tile.row(c)[j] = load(from[c]);
     }
   }
 
   // ALiBi's term, of keys [nk] by queries and of queries by keys.
   void add_distances(Tile<A>& scores, int head, std::int64_t q0, std::int64_t nq, std::int64_t k0,
                      std::int64_t nk) {
-    if (!s_.slopes.data) return;
+    if (!shape_.slopes.data) return;
     for (std::int64_t j = 0; j < nk; ++j)
       for (std::int64_t i = 0; i < nq; ++i) scores.row(j)[i] += distance(head, q0 + i, k0 + j);
   }
   void add_distances_by_query(Tile<A>& scores, int head, std::int64_t q0, std::int64_t nq, std::int64_t k0,
                               std::int64_t nk) {
-    if (!s_.slopes.data) return;
+    if (!shape_.slopes.data) return;
     for (std::int64_t i = 0; i < nq; ++i)
       for (std::int64_t j = 0; j < nk; ++j) scores.row(i)[j] += distance(head, q0 + i, k0 + j);
   }
   A distance(int head, std::int64_t query, std::int64_t key) const {
-    const auto tokens =
-        s_.k_positions[static_cast<std::size_t>(key)] - s_.q_positions[static_cast<std::size_t>(query)];
-    return s_.slopes.row<A>()[head] * static_cast<A>(tokens);
+    const auto tokens = shape_.k_positions[static_cast<std::size_t>(key)] -
+                        shape_.q_positions[static_cast<std::size_t>(query)];
+    return shape_.slopes.row<A>()[head] * static_cast<A>(tokens);
   }
 
   // Forward: keys [nk] by queries [kTile].
   void hide_keys(Tile<A>& scores, std::int64_t b, std::int64_t q0, std::int64_t nq, std::int64_t k0,
                  std::int64_t nk) {
-    const std::int32_t* query = s_.q_positions.data() + q0;
+    const std::int32_t* query = shape_.q_positions.data() + q0;
     const auto begin = documents(b, q0, nq);
     for (std::int64_t j = 0; j < nk; ++j) {
-      const std::int32_t position = s_.k_positions[static_cast<std::size_t>(k0 + j)];
+      const std::int32_t position = shape_.k_positions[static_cast<std::size_t>(k0 + j)];
       A* row = scores.row(j);
       for (std::int64_t i = 0; i < nq; ++i) row[i] = position <= query[i] ? row[i] : kHidden;
       for (std::size_t i = 0; i < begin.size(); ++i) row[i] = position >= begin[i] ? row[i] : kHidden;
-      if (s_.window > 0)
-        for (std::int64_t i = 0; i < nq; ++i) row[i] = position > query[i] - s_.window ? row[i] : kHidden;
+      if (shape_.window > 0)
+        for (std::int64_t i = 0; i < nq; ++i) row[i] = position > query[i] - shape_.window ? row[i] : kHidden;
     }
   }
 
@@ -293,10 +294,10 @@ class AttentionCore {
     for (std::int64_t i = 0; i < nq; ++i) {
       A* row = scores.row(i);
       if (visible == Visible::some) {
-        const std::int32_t last = s_.q_positions[static_cast<std::size_t>(q0 + i)];
+        const std::int32_t last = shape_.q_positions[static_cast<std::size_t>(q0 + i)];
         std::int32_t first = begin.empty() ? 0 : begin[static_cast<std::size_t>(i)];
-        if (s_.window > 0) first = std::max(first, last - s_.window + 1);
-        const std::int32_t* key = s_.k_positions.data() + k0;
+        if (shape_.window > 0) first = std::max(first, last - shape_.window + 1);
+        const std::int32_t* key = shape_.k_positions.data() + k0;
         for (std::int64_t j = 0; j < nk; ++j) row[j] = key[j] <= last && key[j] >= first ? row[j] : kHidden;
       }
       std::fill(row + nk, row + kTile, kHidden);
@@ -304,15 +305,15 @@ class AttentionCore {
   }
 
   void row_sums(const AttentionBackwardArgs& g, std::int64_t b, int head, A* sums) {
-    for (std::int64_t i = 0; i < s_.seq_q(); ++i) {
-      const T* out = g.out.row<T>(b * s_.seq_q() + i) + head * d_;
-      const T* dout = g.dout.row<T>(b * s_.seq_q() + i) + head * d_;
-      sums[i] = sum_lanes<A>(d_, [&](std::int64_t c) { return load(out[c]) * load(dout[c]); });
+    for (std::int64_t i = 0; i < shape_.seq_q(); ++i) {
+      const T* out = g.out.row<T>(b * shape_.seq_q() + i) + head * head_dim_;
+      const T* dout = g.dout.row<T>(b * shape_.seq_q() + i) + head * head_dim_;
+      sums[i] = sum_lanes<A>(head_dim_, [&](std::int64_t c) { return load(out[c]) * load(dout[c]); });
     }
   }
 
-  const AttentionShape& s_;
-  int d_;
+  const AttentionShape& shape_;
+  int head_dim_;
   std::int64_t padded_;
   A scale_;
 };

@@ -63,7 +63,8 @@ void gemm_fp8(const GemmArgs& g, void (*product)(const GemmArgs&)) {
     return to;
   };
   GemmArgs exact = g;
-  exact.a = rounded(0, g.a, g.round_a), exact.b = rounded(1, g.b, g.round_b);
+  exact.a = rounded(0, g.a, g.round_a);
+  exact.b = rounded(1, g.b, g.round_b);
   exact.round_a = exact.round_b = Fp8::none;
   product(exact);
 }

@@ -91,7 +91,8 @@ void multiply_widened(const GemmArgs& g, std::int64_t m, std::int64_t n, std::in
     return wide;
   };
   GemmArgs wide = g;
-  wide.a = widened(0, g.a, true), wide.b = widened(1, g.b, true);
+  wide.a = widened(0, g.a, true);
+  wide.b = widened(1, g.b, true);
   if (g.c.dtype == Dtype::bf16) wide.c = widened(2, g.c, g.accumulate);
   multiply_fp32(wide, m, n, k);
   if (g.c.dtype == Dtype::bf16) cast({.source = wide.c, .destination = g.c});

@@ -17,7 +17,8 @@ void run_of(const RandomNormalArgs& g, std::uint64_t index, T* to, std::int64_t 
   if ((index & 1) != 0 && n > 0) to[i++] = value(counter::normal(g.key, index));
   for (; i + 2 <= n; i += 2) {
     const counter::Pair both = counter::normal_pair(g.key, (index + static_cast<std::uint64_t>(i)) >> 1);
-    to[i] = value(both.first), to[i + 1] = value(both.second);
+    to[i] = value(both.first);
+    to[i + 1] = value(both.second);
   }
   if (i < n) to[i] = value(counter::normal(g.key, index + static_cast<std::uint64_t>(i)));
 }

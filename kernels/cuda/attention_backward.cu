@@ -158,7 +158,10 @@ __global__ void __launch_bounds__(kThreads)
       for (int i = warp; i < kTile; i += kWarps) {
         const std::int64_t row = b * e.seq_q + (q0 + i < e.seq_q ? q0 + i : q0);
         const A product = saved.product(row, head, e.d);
-        if (lane == 0) totals[i] = saved.finite_lse(row, head), corrections[i] = product;
+        if (lane == 0) {
+          totals[i] = saved.finite_lse(row, head);
+          corrections[i] = product;
+        }
       }
       __syncthreads();
       A p[kPerWarp], ds[kPerWarp];
@@ -181,14 +184,19 @@ __global__ void __launch_bounds__(kThreads)
       for (int query_lane = 0; query_lane < kTile; ++query_lane) {
         A x[kPart], y[kPart];
 #pragma unroll
-        for (int j = 0; j < kPart; ++j)
-          x[j] = qs(query_lane, lane + 32 * j), y[j] = dos(query_lane, lane + 32 * j);
+        for (int j = 0; j < kPart; ++j) {
+          x[j] = qs(query_lane, lane + 32 * j);
+          y[j] = dos(query_lane, lane + 32 * j);
+        }
 #pragma unroll
         for (int i = 0; i < kPerWarp; ++i) {
           const A weight_k = __shfl_sync(0xffffffffu, ds[i], query_lane),
                   weight_v = __shfl_sync(0xffffffffu, p[i], query_lane);
 #pragma unroll
-          for (int j = 0; j < kPart; ++j) sum_k[i][j] += weight_k * x[j], sum_v[i][j] += weight_v * y[j];
+          for (int j = 0; j < kPart; ++j) {
+            sum_k[i][j] += weight_k * x[j];
+            sum_v[i][j] += weight_v * y[j];
+          }
         }
       }
     }

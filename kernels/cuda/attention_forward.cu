@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kPerWarp; ++i) {
     seen[i] = from_query(own, warp * kPerWarp + i);
-    highest[i] = -INFINITY, sum[i] = 0;
+    highest[i] = -INFINITY;
+    sum[i] = 0;
 #pragma unroll
     for (int j = 0; j < kPart; ++j) o[i][j] = 0;
   }

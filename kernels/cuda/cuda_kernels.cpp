@@ -61,7 +61,9 @@ const KernelTable* cuda_kernels(bool reference) {
 void lend_cuda_scratch(NativeStream native, void* data, std::int64_t bytes) {
   CudaStream& s = cuda::stream_of(native);
   cuda::release_scratch(s);
-  s.scratch = data, s.scratch_bytes = bytes, s.lent = true;
+  s.scratch = data;
+  s.scratch_bytes = bytes;
+  s.lent = true;
 }
 
 CudaLibraries cuda_libraries() {

@@ -40,7 +40,8 @@ void release_scratch(CudaStream& s) {
   cudaStreamSynchronize(s.stream);
   cudaFree(s.scratch);
   if (s.scratch_total) *s.scratch_total -= s.scratch_bytes;
-  s.scratch = nullptr, s.scratch_bytes = 0;
+  s.scratch = nullptr;
+  s.scratch_bytes = 0;
 }
 
 void require_shared_memory(const CudaStream& s, std::size_t bytes, const char* kernel, int d, Dtype dtype) {

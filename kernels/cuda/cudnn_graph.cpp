@@ -328,7 +328,10 @@ void CudnnGraph::run(const std::vector<Binding>& bindings, void* workspace, int 
   std::vector<std::int64_t> ids;
   std::vector<void*> data;
   for (const Binding& b : bindings)
-    if (b.tensor != kNone) ids.push_back(b.tensor + 1), data.push_back(b.data);
+    if (b.tensor != kNone) {
+      ids.push_back(b.tensor + 1);
+      data.push_back(b.data);
+    }
   std::vector<float> values;
   values.reserve(state_->constants.size());
   for (const auto& [tensor, value] : state_->constants) {

@@ -141,7 +141,9 @@ struct Adamw {
       p.v[i] = adamw_element(f, g.v[i], p.v[i], m.v[i], v.v[i]);
       out.v[i] = narrow<T>(p.v[i]);
     }
-    write(moment1 + c, m), write(moment2 + c, v), write(master + c, p);
+    write(moment1 + c, m);
+    write(moment2 + c, v);
+    write(master + c, p);
     write(parameter + c, out);  // after the master, which it may be
   }
 };
@@ -195,7 +197,8 @@ __global__ void __launch_bounds__(kTotalThreads) total_kernel(const double* x, s
 }  // namespace
 
 void add(const AddArgs& g) {
-  same_extents(g.a, g.out, "add: extents disagree"), same_extents(g.b, g.out, "add: extents disagree");
+  same_extents(g.a, g.out, "add: extents disagree");
+  same_extents(g.b, g.out, "add: extents disagree");
   TensorView a = g.a, b = g.b, out = g.out;
   flatten(a, b, out);
   with_type(out.dtype, [&]<class T>() {

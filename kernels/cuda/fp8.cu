@@ -36,7 +36,10 @@ __global__ void __launch_bounds__(kFp8Threads) fp8_largest_kernel(Search search)
   std::uint32_t* words = search.words[0];
 #pragma unroll
   for (int i = 1; i < Search::kMost; ++i)
-    if (blockIdx.y == static_cast<unsigned>(i)) x = search.source[i], words = search.words[i];
+    if (blockIdx.y == static_cast<unsigned>(i)) {
+      x = search.source[i];
+      words = search.words[i];
+    }
   const unsigned packs = x.cols / kPack;
   const std::int64_t all = static_cast<std::int64_t>(packs) * x.rows;
   unsigned most = 0;
@@ -115,7 +118,8 @@ __global__ void __launch_bounds__(kFp8Threads) fp8_rows_kernel(Source x, Found f
     const Bfloat16* from = x.data + row * x.stride + (i - row * packs) * 16;
     const auto low = read<kPack>(from), high = read<kPack>(from + kPack);
     Words out;
-    encode_pack<F>(low, up, out.w), encode_pack<F>(high, up, out.w + 2);
+    encode_pack<F>(low, up, out.w);
+    encode_pack<F>(high, up, out.w + 2);
     *reinterpret_cast<Words*>(codes + i * 16) = out;
   }
 }
@@ -245,7 +249,8 @@ __global__ void __launch_bounds__(kProduct* kProductRows)
 void fp8_operands(const Fp8Operand& a, const Fp8Operand& b, Fp8Room* room, NativeStream native) {
   const cudaStream_t stream = stream_of(native).stream;
   Search search;
-  look_through(search, a), look_through(search, b);
+  look_through(search, a);
+  look_through(search, b);
   if (search.count > 0) {
     const dim3 grid(Fp8Largest::kWords, static_cast<unsigned>(search.count));
     fp8_largest_kernel<<<grid, kFp8Threads, 0, stream>>>(search);

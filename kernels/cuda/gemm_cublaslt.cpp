@@ -286,8 +286,10 @@ class Products {
       Candidate c{proposal};
       const auto first = timed(c, 1);
       if (!first) continue;  // its code is loaded now
-      if (const auto seconds = timed(c, *first > kLong ? 1 : kRuns))
-        c.seconds = *seconds, candidates.push_back(c);
+      if (const auto seconds = timed(c, *first > kLong ? 1 : kRuns)) {
+        c.seconds = *seconds;
+        candidates.push_back(c);
+      }
     }
     std::ranges::stable_sort(candidates, {}, &Candidate::seconds);
     const std::size_t finalists = std::min<std::size_t>(candidates.size(), kFinalists);

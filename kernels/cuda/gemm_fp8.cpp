@@ -74,7 +74,8 @@ Cast cast_both(const GemmArgs& g) {
   Cast made{g, room->down, a_again ? a_itself : Fp8Kept()};
   made.codes.a = TensorView(base + at.a, Dtype::fp8, m, k);
   made.codes.b = TensorView(base + at.b, Dtype::fp8, n, k);
-  made.codes.transpose_a = false, made.codes.transpose_b = true;
+  made.codes.transpose_a = false;
+  made.codes.transpose_b = true;
   return made;
 }
 

@@ -27,7 +27,8 @@ struct RandomNormal {
 #pragma unroll
       for (int i = 0; i + 1 < W; i += 2) {
         const counter::Pair both = counter::normal_pair(key, (at + i) >> 1);
-        out.v[i] = value(both.first), out.v[i + 1] = value(both.second);
+        out.v[i] = value(both.first);
+        out.v[i + 1] = value(both.second);
       }
     } else {
       for (int i = 0; i < W; ++i) out.v[i] = value(counter::normal(key, place(c + i)));

@@ -69,9 +69,18 @@ struct ReduceFew {
         some = true;
       };
       A left[W];
-      if ((n & 1) != 0) fetch<1>(n - 1, c, left), put(left);
-      if ((n & 2) != 0) fetch<2>(n & 4, c, left), put(left);
-      if ((n & 4) != 0) fetch<4>(0, c, left), put(left);
+      if ((n & 1) != 0) {
+        fetch<1>(n - 1, c, left);
+        put(left);
+      }
+      if ((n & 2) != 0) {
+        fetch<2>(n & 4, c, left);
+        put(left);
+      }
+      if ((n & 4) != 0) {
+        fetch<4>(0, c, left);
+        put(left);
+      }
     }
     Pack<T, W> y;
 #pragma unroll

@@ -199,7 +199,8 @@ __global__ void __launch_bounds__(kThreads, K == 1 ? 1024 / kThreads : 1)
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (column(k) >= cols) continue;
-      r.x[k] = read<W>(x(row) + column(k)), r.dy[k] = read<W>(dy(row) + column(k));
+      r.x[k] = read<W>(x(row) + column(k));
+      r.dy[k] = read<W>(dy(row) + column(k));
       if (bypass.data) r.bypass[k] = read<W>(bypass(row) + column(k));
     }
     return r;
@@ -324,7 +325,8 @@ void rmsnorm_apply(const RmsnormApplyArgs& g) {
 }
 
 void rmsnorm_backward(const RmsnormBackwardArgs& g) {
-  same_extents(g.x, g.dy, "rmsnorm: extents disagree"), same_extents(g.x, g.dx, "rmsnorm: extents disagree");
+  same_extents(g.x, g.dy, "rmsnorm: extents disagree");
+  same_extents(g.x, g.dx, "rmsnorm: extents disagree");
   SEXTANT_CHECK(g.dweight.cols == g.x.cols && g.inverse_rms.cols == g.x.rows && g.weight.cols == g.x.cols &&
                     (!g.dots.data || (g.dots.cols == g.x.rows && g.width >= g.x.cols && !g.bypass.data)),
                 "rmsnorm: extents disagree");

@@ -40,9 +40,13 @@ struct SwigluGradient {
     for (int i = 0; i < W; ++i) {
       A dgate = widen(g.v[i]), dup = widen(u.v[i]), activation = widen(d.v[i]);
       swiglu_gradient<kQuick<T>>(dgate, dup, activation);
-      g.v[i] = narrow<T>(dgate), u.v[i] = narrow<T>(dup), d.v[i] = narrow<T>(activation);
+      g.v[i] = narrow<T>(dgate);
+      u.v[i] = narrow<T>(dup);
+      d.v[i] = narrow<T>(activation);
     }
-    write(gate(r) + c, g), write(up(r) + c, u), write(dout(r) + c, d);
+    write(gate(r) + c, g);
+    write(up(r) + c, u);
+    write(dout(r) + c, d);
   }
 };
 
@@ -70,9 +74,11 @@ struct Rope {
     for (int k = 0; k < W; ++k) {
       A u = widen(a.v[k]), v = widen(b.v[k]);
       rope_pair(u, v, c.v[k], s.v[k], sign);
-      a.v[k] = narrow<T>(u), b.v[k] = narrow<T>(v);
+      a.v[k] = narrow<T>(u);
+      b.v[k] = narrow<T>(v);
     }
-    write(first, a), write(second, b);
+    write(first, a);
+    write(second, b);
   }
 };
 
@@ -225,8 +231,8 @@ void rope(const RopeArgs& g) {
 }
 
 void swiglu_forward(const SwigluForwardArgs& g) {
-  same_extents(g.gate, g.out, "swiglu: extents disagree"),
-      same_extents(g.up, g.out, "swiglu: extents disagree");
+  same_extents(g.gate, g.out, "swiglu: extents disagree");
+  same_extents(g.up, g.out, "swiglu: extents disagree");
   with_type(g.gate.dtype, [&]<class T>() {
     map(stream_of(g.stream), Swiglu<T>{rows_of<T>(g.gate), rows_of<T>(g.up), rows_of<T>(g.out)}, g.out.rows,
         0, g.out.cols, all_aligned(g.gate, g.up, g.out), "swiglu");
@@ -234,8 +240,8 @@ void swiglu_forward(const SwigluForwardArgs& g) {
 }
 
 void swiglu_backward(const SwigluBackwardArgs& g) {
-  same_extents(g.gate, g.dout, "swiglu: extents disagree"),
-      same_extents(g.up, g.dout, "swiglu: extents disagree");
+  same_extents(g.gate, g.dout, "swiglu: extents disagree");
+  same_extents(g.up, g.dout, "swiglu: extents disagree");
   with_type(g.gate.dtype, [&]<class T>() {
     map(stream_of(g.stream), SwigluGradient<T>{rows_of<T>(g.gate), rows_of<T>(g.up), rows_of<T>(g.dout)},
         g.dout.rows, 0, g.dout.cols, all_aligned(g.gate, g.up, g.dout), "swiglu backward");

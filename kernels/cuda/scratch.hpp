@@ -59,7 +59,10 @@ inline std::int64_t fp8_scratch(const BlockWork& w) {
   };
   if (w.kind == BlockKind::qkv) product(w.hidden, q + kv);
   if (w.kind == BlockKind::attention) product(q, w.hidden);
-  if (w.kind == BlockKind::mlp) product(w.hidden, 2 * std::int64_t{w.ffn}), product(w.ffn, w.hidden);
+  if (w.kind == BlockKind::mlp) {
+    product(w.hidden, 2 * std::int64_t{w.ffn});
+    product(w.ffn, w.hidden);
+  }
   return most;
 }
 

@@ -5,9 +5,13 @@
 namespace sextant::cuda {
 
 Stopwatch::Stopwatch(const CudaStream& s) : stream_(s.stream) {
-  check(cudaEventCreate(&begin_), "cudaEventCreate"), check(cudaEventCreate(&end_), "cudaEventCreate");
+  check(cudaEventCreate(&begin_), "cudaEventCreate");
+  check(cudaEventCreate(&end_), "cudaEventCreate");
 }
-Stopwatch::~Stopwatch() { cudaEventDestroy(begin_), cudaEventDestroy(end_); }
+Stopwatch::~Stopwatch() {
+  cudaEventDestroy(begin_);
+  cudaEventDestroy(end_);
+}
 
 void Stopwatch::start() const { check(cudaEventRecord(begin_, stream_), "cudaEventRecord"); }
 

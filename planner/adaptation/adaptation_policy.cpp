@@ -81,7 +81,10 @@ bool AdaptationPolicy::tried(const Layout& layout) const {
 }
 
 void AdaptationPolicy::correct(std::vector<Forecast>& forecasts) const {
-  for (Forecast& f : forecasts) f.step = f.step * correction(f.layout), f.tried = tried(f.layout);
+  for (Forecast& f : forecasts) {
+    f.step = f.step * correction(f.layout);
+    f.tried = tried(f.layout);
+  }
   // What was tried is no worse for not being the best on paper, as long as its GPUs are there.
   const ClusterSpec cluster = belief_.cluster();
   for (const Tried& t : tried_) {
@@ -107,7 +110,8 @@ Decision AdaptationPolicy::begun(DecisionKind kind, std::int64_t step, std::int6
   Decision d;
   d.kind = kind;
   d.number = ++decisions_;
-  d.step = step, d.steps_left = steps_left;
+  d.step = step;
+  d.steps_left = steps_left;
   d.from = layout_;
   return d;
 }
@@ -116,7 +120,8 @@ void AdaptationPolicy::begin_search(std::string trigger, std::vector<std::string
                                     std::int64_t onset, std::int64_t seen) {
   pending_.trigger = std::move(trigger);
   pending_.evidence = std::move(evidence);
-  pending_.onset = onset, pending_.seen = seen;
+  pending_.onset = onset;
+  pending_.seen = seen;
   search_ = std::async(options_.waits ? std::launch::deferred : std::launch::async,
                        [plans = tools_.plans, cluster = belief_.cluster()] { return plans(cluster); });
 }
@@ -145,8 +150,10 @@ std::optional<Decision> AdaptationPolicy::observe(const StepObservation& step, s
 
 Decision AdaptationPolicy::decide(std::int64_t step, std::int64_t steps_left) {
   Decision d = begun(DecisionKind::stay, step, steps_left);
-  d.trigger = pending_.trigger, d.evidence = pending_.evidence;
-  d.onset = pending_.onset, d.seen = pending_.seen;
+  d.trigger = pending_.trigger;
+  d.evidence = pending_.evidence;
+  d.onset = pending_.onset;
+  d.seen = pending_.seen;
   d.alternatives = search_.get();
   const ClusterSpec cluster = belief_.cluster();
   // Not the steps beside the search, which may slow them down.
@@ -159,7 +166,8 @@ Decision AdaptationPolicy::decide(std::int64_t step, std::int64_t steps_left) {
     return d;
   }
   const Forecast& best = d.alternatives.front();
-  d.then = best.step, d.doubt = doubt(best);
+  d.then = best.step;
+  d.doubt = doubt(best);
   if (best.layout == layout_) {
     d.why = "the present layout is the best for the machine as it is now";
     return d;
@@ -212,8 +220,10 @@ std::optional<Decision> AdaptationPolicy::verify(std::int64_t step, std::int64_t
   const bool may_go_back = tried.kind == DecisionKind::change && possible(tried.from);
   Decision d = begun(DecisionKind::keep, step, steps_left);
   d.trigger = "verified";
-  d.onset = tried.seen, d.seen = step;
-  d.now = held_step, d.then = tried.then;
+  d.onset = tried.seen;
+  d.seen = step;
+  d.now = held_step;
+  d.then = tried.then;
   d.evidence = {
       fmt::format("decision {}: a step takes {:.4g} s, {:.4g} s before the change, {:.4g} s were predicted",
                   tried.number, held_step.v, before.v, tried.then.v)};
@@ -228,7 +238,8 @@ std::optional<Decision> AdaptationPolicy::verify(std::int64_t step, std::int64_t
   }
   d.kind = DecisionKind::go_back;
   d.to = tried.from;
-  d.now = held_step, d.then = before;
+  d.now = held_step;
+  d.then = before;
   d.move = tools_.move(d.to, belief_.cluster()) + restart_;
   d.why = fmt::format("only {:.0f} % of the predicted gain were measured", 100 * (held / promised));
   trial_ = Trial{d, held_step};

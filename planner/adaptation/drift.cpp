@@ -69,7 +69,9 @@ std::optional<Drift> DriftWatch::observe(const StepObservation& step) {
                                         : 0);
   const std::vector<double> all = {crowd};
   if (!warm()) {
-    learn(ranks_, ranks), learn(nodes_, nodes), learn(all_, all);
+    learn(ranks_, ranks);
+    learn(nodes_, nodes);
+    learn(all_, all);
     if (++seen_ == options_.warm_up) end_warm_up();
     return std::nullopt;
   }
@@ -104,7 +106,10 @@ void DriftWatch::end_warm_up() {
   for (Kind* kind : {&ranks_, &nodes_, &all_})
     for (Series& s : kind->series) {
       const double own = mean(s.first);  // what a series is off has no part in its noise
-      for (const double z : s.first) kind->sum += z - own, kind->squares += (z - own) * (z - own);
+      for (const double z : s.first) {
+        kind->sum += z - own;
+        kind->squares += (z - own) * (z - own);
+      }
       kind->count += static_cast<std::int64_t>(s.first.size()) - 1;
       s.first.clear();
     }
@@ -128,7 +133,8 @@ bool DriftWatch::test(Kind& kind, std::span<const double> z, std::int64_t step) 
     add(s.down, -x, s.since_down, s.down_from);
     alarm = alarm || s.up > h || s.down > h;
     if (seen_ < kBiasSteps && std::abs(x) < kClip / 2) s.bias += x * spread / seen_;
-    kind.sum += x * spread, kind.squares += x * spread * x * spread;
+    kind.sum += x * spread;
+    kind.squares += x * spread * x * spread;
     ++kind.count;
   }
   return alarm;
@@ -150,7 +156,8 @@ std::vector<Drift::Part> DriftWatch::drifted(Kind& kind, std::int64_t& onset) {
     }
     s.bias += shift;
     s.up = s.down = 0;
-    s.since_up.clear(), s.since_down.clear();
+    s.since_up.clear();
+    s.since_down.clear();
   }
   return found;
 }

@@ -35,12 +35,15 @@ ClusterSpec MachineBelief::cluster() const {
   const auto given = defective_nodes(given_);
   for (const auto& [gpu, times] : compute_) {
     Defect d;
-    d.node = gpu.node, d.gpu = gpu.gpu, d.compute_factor = state_of(given, gpu).compute / times;
+    d.node = gpu.node;
+    d.gpu = gpu.gpu;
+    d.compute_factor = state_of(given, gpu).compute / times;
     now.defects.push_back(d);
   }
   for (const auto& [node, times] : network_) {
     Defect d;
-    d.node = node, d.network_factor = state_of(given, {node, 0}).network / times;
+    d.node = node;
+    d.network_factor = state_of(given, {node, 0}).network / times;
     now.defects.push_back(d);
   }
   for (const GpuPlace& gpu : lost_) now.defects.push_back(missing(gpu));

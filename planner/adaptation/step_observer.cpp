@@ -59,7 +59,10 @@ StepView StepObserver::view(int rank, const std::vector<Span>& spans) const {
   const RankCoord& at = at_[static_cast<std::size_t>(rank)];
   double measured = 0, sound = 0;
   for (const OpId op : own_[static_cast<std::size_t>(at.pp)])
-    if (!left_out(graph_.plan, graph_.ops[op], at.dp)) measured += took(op), sound += sound_[op].v;
+    if (!left_out(graph_.plan, graph_.ops[op], at.dp)) {
+      measured += took(op);
+      sound += sound_[op].v;
+    }
   seen.compute[static_cast<std::size_t>(rank)] = sound > 0 ? measured / sound : 1;
   for (const std::size_t e : exchanges_of_[static_cast<std::size_t>(rank)])
     seen.exchanges[e] = took(exchanges_[e].op);
@@ -101,9 +104,10 @@ StepObservation StepObserver::judge(std::int64_t number, const Step& step) const
   StepObservation seen{.step = number, .duration = *step.took, .compute = step.view.compute, .network = {}};
   std::vector<double> measured(static_cast<std::size_t>(nodes_)), sound(static_cast<std::size_t>(nodes_));
   for (std::size_t e = 0; e < exchanges_.size(); ++e)
-    for (const int node : exchanges_[e].nodes)
-      measured[static_cast<std::size_t>(node)] += step.view.exchanges[e],
-          sound[static_cast<std::size_t>(node)] += sound_[exchanges_[e].op].v;
+    for (const int node : exchanges_[e].nodes) {
+      measured[static_cast<std::size_t>(node)] += step.view.exchanges[e];
+      sound[static_cast<std::size_t>(node)] += sound_[exchanges_[e].op].v;
+    }
   for (std::size_t node = 0; node < measured.size(); ++node)
     seen.network.push_back(sound[node] > 0 ? measured[node] / sound[node] : 0);
   return seen;

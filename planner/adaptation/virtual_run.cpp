@@ -57,7 +57,10 @@ class Player {
       if (!policy_) continue;
       if (const auto decision = policy_->observe(seen, options_.steps - run_.steps)) {
         run_.decisions.push_back(*decision);
-        if (decision->changes()) change(*decision), quiet_since = run_.steps;
+        if (decision->changes()) {
+          change(*decision);
+          quiet_since = run_.steps;
+        }
       }
     }
     run_.sound = sound_step_ * static_cast<double>(run_.steps);
@@ -78,7 +81,8 @@ class Player {
   const Layout& layout() const { return policy_ ? policy_->layout() : start_; }
   void change(const Decision& d) {
     policy_->changed(d.move);
-    run_.moving += d.move, run_.wall += d.move;
+    run_.moving += d.move;
+    run_.wall += d.move;
   }
   Seconds step_under(const ClusterSpec& now) {
     std::string key = plan_key(layout().plan);
@@ -130,7 +134,8 @@ class Player {
     return kept || go_back();
   }
   bool go_back() {
-    run_.restarting += options_.restart, run_.wall += options_.restart;
+    run_.restarting += options_.restart;
+    run_.wall += options_.restart;
     run_.steps = options_.save_every > 0 ? run_.steps / options_.save_every * options_.save_every : 0;
     return true;
   }

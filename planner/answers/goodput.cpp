@@ -48,7 +48,8 @@ std::optional<SaveTimes> save_times(const Job& job, int ranks) {
   };
   const auto bytes = static_cast<double>(checkpoint_size(job.model, job.training, job.stack).total().v);
   SaveTimes s;
-  s.copy = Seconds(bytes / ranks / c.device.host_link.v), s.write = Seconds(bytes / rate(c.storage.write));
+  s.copy = Seconds(bytes / ranks / c.device.host_link.v);
+  s.write = Seconds(bytes / rate(c.storage.write));
   s.read = Seconds(bytes / rate(c.storage.read.v > 0 ? c.storage.read : c.storage.write));
   return s;
 }

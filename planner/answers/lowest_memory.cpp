@@ -71,7 +71,8 @@ class LeanSearch {
       for (const LeanNode& node : queue_) floor = std::min(floor, node.floor);
     out.floor = Bytes(static_cast<std::int64_t>(floor));
     if (found()) {
-      out.plan = tree_.plan(found_.front(), caches_.local()), out.peak = Bytes(limit_);
+      out.plan = tree_.plan(found_.front(), caches_.local());
+      out.peak = Bytes(limit_);
       out.equals = space_of_found();
     }
     return out;
@@ -137,7 +138,8 @@ class LeanSearch {
 
   // `bytes` in buffers; a thousandth below, for roundings.
   void add(LeanNode child, Decided decided, double bytes, Outcome& out) const {
-    child.floor = std::max(child.floor, tree_.needed(bytes)), child.decided = decided;
+    child.floor = std::max(child.floor, tree_.needed(bytes));
+    child.decided = decided;
     if (useful(child.floor)) out.children.push_back(child);
   }
 
@@ -170,7 +172,9 @@ class LeanSearch {
         for (std::size_t pp = 0; pp < space_.pp.size(); ++pp) {
           const std::int64_t ranks = std::int64_t{space_.tp[tp]} * space_.cp[cp] * space_.pp[pp];
           if (ranks > space_.world || space_.world % ranks != 0) continue;
-          child.choice.tp = small(tp), child.choice.cp = small(cp), child.choice.pp = small(pp);
+          child.choice.tp = small(tp);
+          child.choice.cp = small(cp);
+          child.choice.pp = small(pp);
           const ParallelPlan p = tree_.decided(child.choice, Level::degrees, cache);
           if (!space_.limits.admits(PlanField::dp, p.dp) || !lawful(tree_.with_some_stage(p))) continue;
           add(child, Decided::degrees, tree_.lowest_memory_state(p) * elements(p, cache), out);
@@ -181,7 +185,8 @@ class LeanSearch {
     LeanNode child = node;
     ParallelPlan p = tree_.decided(node.choice, Level::degrees, cache);
     for (std::size_t mbs = 0; mbs < space_.micro_batch.size(); ++mbs) {
-      p.micro_batch = space_.micro_batch[mbs], p.zero_stage = p.shard_degree = 0;
+      p.micro_batch = space_.micro_batch[mbs];
+      p.zero_stage = p.shard_degree = 0;
       if (has_too_many_passes(job_.model, microbatches(p, job_.training)) ||
           !lawful(tree_.with_some_stage(p)))
         continue;
@@ -189,12 +194,14 @@ class LeanSearch {
       for (std::size_t z = 0; z < space_.zero_stage.size(); ++z) {
         std::vector<int> seen;
         for (std::size_t sd = 0; sd < space_.shard_degree.size(); ++sd) {
-          p.zero_stage = space_.zero_stage[z], p.shard_degree = space_.shard_degree[sd];
+          p.zero_stage = space_.zero_stage[z];
+          p.shard_degree = space_.shard_degree[sd];
           if (!lawful(p) || !space_.limits.admits(PlanField::shard_degree, p.shards()) ||
               std::find(seen.begin(), seen.end(), p.shards()) != seen.end())
             continue;
           seen.push_back(p.shards());
-          child.choice.zero_stage = small(z), child.choice.shard_degree = small(sd);
+          child.choice.zero_stage = small(z);
+          child.choice.shard_degree = small(sd);
           add(child, Decided::state, tree_.lowest_memory_offload(p) * elements(p, cache), out);
         }
       }
@@ -215,7 +222,8 @@ class LeanSearch {
           if (lenient.recompute.kind == RecomputeKind::full && lenient.recompute.layers > 1)
             lenient.recompute.layers = 1;
           if (!lawful(lenient)) continue;
-          child.choice.sequence_parallel = small(sp), child.choice.overlap_tp = small(tiled);
+          child.choice.sequence_parallel = small(sp);
+          child.choice.overlap_tp = small(tiled);
           child.choice.recompute = small(r);
           add(child, Decided::kernels, tree_.kernels_floor(p, cache), out);
           break;  // what overlaps holds no more of a layer
@@ -231,7 +239,8 @@ class LeanSearch {
     SearchTree::HeldBefore held(tree_);
     for (std::size_t f = 0; f < space_.form.size(); ++f) {
       ParallelPlan p = kernels;
-      p.schedule = space_.form[f].schedule, p.vp = space_.form[f].vp;
+      p.schedule = space_.form[f].schedule;
+      p.vp = space_.form[f].vp;
       p.recompute = Recompute{};
       if (!lawful(p)) continue;
       p.recompute = kernels.recompute;
@@ -253,7 +262,8 @@ class LeanSearch {
             if (p.recompute.layers > longest_chunk(chunks) ||
                 (chunks != even && job_.stack.can.uneven_stages == UnevenStages::none))
               continue;
-            child.choice.axis_order = order.front(), child.choice.overlap_tp = small(tiled);
+            child.choice.axis_order = order.front();
+            child.choice.overlap_tp = small(tiled);
             ParallelPlan cut = p;
             if (chunks != even) cut.chunks = chunks;
             offload(child, cut, seen.back(), held, out);
@@ -268,9 +278,11 @@ class LeanSearch {
     std::vector<int> seen;
     for (const std::size_t ao : horizons_) {
       const ActivationOffload& a = space_.activation_offload[ao];
-      p.activation_offload = a.of_chunk(longest_chunk(chunks)), p.offload_horizon = a.horizon;
+      p.activation_offload = a.of_chunk(longest_chunk(chunks));
+      p.offload_horizon = a.horizon;
       if (std::find(seen.begin(), seen.end(), p.activation_offload) != seen.end()) continue;
-      p.optimizer_offload = 0, p.parameter_offload = false;
+      p.optimizer_offload = 0;
+      p.parameter_offload = false;
       if (!lawful(p) || !space_.limits.admits(PlanField::activation_offload, p.activation_offload)) continue;
       seen.push_back(p.activation_offload);
       child.choice.activation_offload = small(ao);
@@ -281,7 +293,8 @@ class LeanSearch {
           p.optimizer_offload = space_.optimizer_offload[oo];
           p.parameter_offload = space_.parameter_offload[po] != 0;
           if (!lawful(p) || space_.idle_horizon(p) || !tree_.host_holds_state(p)) continue;
-          child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
+          child.choice.optimizer_offload = small(oo);
+          child.choice.parameter_offload = small(po);
           add(child, Decided::stages, tree_.stages_floor(p, tree_.state_of_element(p), chunks, flight, held),
               out);
         }
@@ -295,8 +308,10 @@ class LeanSearch {
       for (std::size_t b = 0; b < space_.bucket_elements.size(); ++b)
         for (std::size_t lb = 0; lb < space_.last_bucket_split.size(); ++lb)
           for (const std::size_t pg : gathers_) {
-            choice.overlap_grad_reduce = small(gr), choice.overlap_param_gather = small(pg);
-            choice.bucket_elements = small(b), choice.last_bucket_split = small(lb);
+            choice.overlap_grad_reduce = small(gr);
+            choice.overlap_param_gather = small(pg);
+            choice.bucket_elements = small(b);
+            choice.last_bucket_split = small(lb);
             const ParallelPlan p = tree_.plan(choice, cache);
             if (!lawful(p)) continue;
             const SearchTree::Buckets buckets = tree_.buckets(p);

@@ -12,7 +12,9 @@ namespace sextant {
 RankedAnew rank_anew(const Job& table, RankBy by, int top, double tie_share, SearchReport& report) {
   std::vector<RankedPlan>& ranked = report.ranked;
   RankedAnew before;
-  before.proved = report.exact, before.stopped = report.stopped, before.best_bound = report.best_bound;
+  before.proved = report.exact;
+  before.stopped = report.stopped;
+  before.best_bound = report.best_bound;
   before.layouts = ranked.size();
   if (ranked.empty()) return before;
   before.first = ranked.front();

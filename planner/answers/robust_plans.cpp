@@ -71,7 +71,9 @@ SteadyPlans robust_plans(const Job& job, const SearchSpace& space, RankBy by, co
   for (RankedPlan& slow : best_on_slow_network(job, space, by, budget.next(options.top))) {
     if (std::ranges::any_of(ranked, [&](const RankedPlan& r) { return r.plan == slow.plan; })) continue;
     slow.prediction = predict(job, slow.plan);
-    slow.simulated = slow.prediction.step, slow.before_moves.reset(), slow.before_refinement.reset();
+    slow.simulated = slow.prediction.step;
+    slow.before_moves.reset();
+    slow.before_refinement.reset();
     ranked.push_back(std::move(slow));
   }
   sample(job, by, ranked);

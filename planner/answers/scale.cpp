@@ -84,7 +84,10 @@ std::optional<int> coarse_search(int from, int most, int per_node, const Ask& as
   }
   // The largest size may divide badly where a smaller one does not: those behind the last power of two are tried too.
   const bool most_fails = upper == 0;
-  if (most_fails) upper = most, lower = sizes.size() > 1 ? sizes[sizes.size() - 2] : from;
+  if (most_fails) {
+    upper = most;
+    lower = sizes.size() > 1 ? sizes[sizes.size() - 2] : from;
+  }
   const int nodes_between = (upper - lower) / per_node;
   const int stride = per_node * std::max(1, (nodes_between + kSizesBetween - 1) / kSizesBetween);
   for (int n = lower / per_node * per_node + stride; n < upper; n += stride)
@@ -105,8 +108,10 @@ std::vector<ScalePoint> scaling_curve(const Job& job, const std::vector<int>& gp
     out.push_back(
         at_size(job, n, limits, budget.next(basis ? std::max(kJudged, options.top) : options.top), basis));
     if (out.back().report.ranked.empty()) continue;
-    if (smallest == 0 || n < smallest)
-      smallest = n, reference = out.back().best().prediction.tokens_per_s_gpu;
+    if (smallest == 0 || n < smallest) {
+      smallest = n;
+      reference = out.back().best().prediction.tokens_per_s_gpu;
+    }
   }
   for (ScalePoint& point : out)
     if (!point.report.ranked.empty()) point.efficiency = point.best().prediction.tokens_per_s_gpu / reference;
@@ -179,7 +184,8 @@ FewestGpus fewest_gpus(const Job& job, std::optional<Seconds> deadline, int most
     const int above = found.value_or(most + 1);
     for (int n = std::max(1, above / 2); n < above && !moving.over() && !budget.over(); ++n)
       if (holds(job, n, deadline, limits, moving.next(), kMovesGain) == Holds::yes) {
-        found = n, out.next_smaller = std::min(out.next_smaller, n - 1);
+        found = n;
+        out.next_smaller = std::min(out.next_smaller, n - 1);
         break;
       }
   }
@@ -219,7 +225,8 @@ FewestGpus fewest_usual_gpus(const Job& job, std::optional<Seconds> deadline, in
       fewest->found = std::move(next.found);
     fewest->next_smaller = std::min(fewest->next_smaller, next.next_smaller);
     fewest->every_to = std::min(fewest->every_to, next.every_to);
-    fewest->exact = fewest->exact && next.exact, fewest->in_time = fewest->in_time && next.in_time;
+    fewest->exact = fewest->exact && next.exact;
+    fewest->in_time = fewest->in_time && next.in_time;
   }
   if (!fewest) return {};
   fewest->usual = fewest->found && unusual_features(job, evidence, fewest->found->best().plan).empty();
@@ -241,7 +248,10 @@ const ScalePoint* most_lasting(const Job& job, const std::vector<ScalePoint>& cu
   for (const ScalePoint& point : curve) {
     if (point.report.ranked.empty()) continue;
     const auto g = goodput(job, point.best().plan, point.best().prediction.step, kind);
-    if (g && g->tokens_per_s > most) best = &point, most = g->tokens_per_s;
+    if (g && g->tokens_per_s > most) {
+      best = &point;
+      most = g->tokens_per_s;
+    }
   }
   return best;
 }
@@ -256,7 +266,8 @@ LowestMemoryPlans lowest_memory_plans(const Job& job, const SearchSpace& space,
     return out;
   }
   SearchOptions how = budget.next(options.top);
-  how.memory_limit = lean.peak, how.move_layers = false;
+  how.memory_limit = lean.peak;
+  how.move_layers = false;
   how.budget_s = how.budget_s > 0 ? std::min(how.budget_s, kLowestMemorySearch_s) : kLowestMemorySearch_s;
   out.report = search(job, lean.equals, how);
   // The others' outcomes where nothing fits.
@@ -266,9 +277,13 @@ LowestMemoryPlans lowest_memory_plans(const Job& job, const SearchSpace& space,
   for (std::size_t i = 0; i < part.by_outcome.size(); ++i)
     out.report.outcomes.by_outcome[i] += all.outcomes.by_outcome[i] - part.by_outcome[i];
   out.report.space = all.space;
-  out.limit = lean.peak, out.needs_more = lean.exact ? Bytes(lean.peak.v - 1) : lean.floor;
+  out.limit = lean.peak;
+  out.needs_more = lean.exact ? Bytes(lean.peak.v - 1) : lean.floor;
   out.proved = lean.exact;
-  if (!lean.exact) out.report.exact = false, out.report.stopped = lean.stopped;
+  if (!lean.exact) {
+    out.report.exact = false;
+    out.report.stopped = lean.stopped;
+  }
   return out;
 }
 

@@ -65,7 +65,8 @@ std::vector<RankedPlan> other_kinds(const Job& job, const PlanLimits& limits, co
         default_space(job.model, job.training, job.cluster.device, best.plan.world(), within);
     if (space.size() == 0) return;  // pinned
     SearchOptions how = budget.next();
-    how.top = 1, how.memory_limit = memory;
+    how.top = 1;
+    how.memory_limit = memory;
     how.at_most = best.simulated * (best.prediction.step_upper / best.prediction.step);
     const SearchReport report = search(job, space, how);
     for (const RankedPlan& r : report.ranked)

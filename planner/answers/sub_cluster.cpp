@@ -54,7 +54,10 @@ std::vector<bool> without_worst(const ClusterSpec& cluster, int gpus) {
   for (const int node : worst_first) {
     const auto i = static_cast<std::size_t>(node);
     const int own = harm[i].gpus(cluster);
-    if (left - own >= gpus) out[i] = true, left -= own;
+    if (left - own >= gpus) {
+      out[i] = true;
+      left -= own;
+    }
   }
   return out;
 }

@@ -35,7 +35,8 @@ Beyond beyond_constants(std::span<const MeasuredRun> runs, const LikenessRule& r
 Eigen::MatrixXd joined(const Eigen::MatrixXd& constants, const Eigen::MatrixXd& beyond) {
   const Eigen::Index n = constants.rows(), m = beyond.rows();
   Eigen::MatrixXd out = Eigen::MatrixXd::Zero(n + m, n + m);
-  out.topLeftCorner(n, n) = constants, out.bottomRightCorner(m, m) = beyond;
+  out.topLeftCorner(n, n) = constants;
+  out.bottomRightCorner(m, m) = beyond;
   return out;
 }
 
@@ -77,7 +78,10 @@ void widen_machine_factors(Eigen::MatrixXd& covariance, std::span<const FreeCons
     if (calibrated[k].key != kMachineFactor) continue;
     double sum = 0, n = 0;
     for (std::size_t r = 0; r < runs.size(); ++r)
-      if (concerns(calibrated[k], runs[r].run)) sum += residual[static_cast<Eigen::Index>(r)], n += 1;
+      if (concerns(calibrated[k], runs[r].run)) {
+        sum += residual[static_cast<Eigen::Index>(r)];
+        n += 1;
+      }
     if (n < 2) continue;  // one row may be off for reasons of its own
     double& variance = covariance(static_cast<Eigen::Index>(k), static_cast<Eigen::Index>(k));
     const double mean = sum / n, of_mean = noise * noise / n;
@@ -153,7 +157,10 @@ Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::
   out.mape_left_out = mape(left_out(measured - now, j, fit, noise));
   out.taken =
       fit_of == FitOf::presets || out.rows < 2 || out.mape_left_out <= rules.own_tolerance * out.mape_before;
-  if (!out.taken) x.setZero(), now = untouched;
+  if (!out.taken) {
+    x.setZero();
+    now = untouched;
+  }
   out.after = seconds_of(now);
   out.mape_after = mape(measured - now);
   for (Eigen::Index k = 0; k < n; ++k) {

@@ -154,7 +154,9 @@ MemoryFit calibrate_memory(std::span<MemorySample> samples, const MemoryPlan& pl
   std::vector<double> low(n), high(n), step(n), now(n), x(n);
   for (std::size_t i = 0; i < n; ++i) {
     const MemoryConstant& c = plan.constants[i];
-    low[i] = c.low, high[i] = c.high, step[i] = std::max(0.1 * (c.high - c.low), 1e-6);
+    low[i] = c.low;
+    high[i] = c.high;
+    step[i] = std::max(0.1 * (c.high - c.low), 1e-6);
     now[i] = std::clamp(memory_constant(samples.front().run.stack.memory, c.key), c.low, c.high);
     x[i] = std::clamp(c.prior, c.low, c.high);  // always from the prior: the presets are last time's result
   }
@@ -188,7 +190,8 @@ MemoryFit calibrate_memory(std::span<MemorySample> samples, const MemoryPlan& pl
     const MemoryConstant& c = plan.constants[i];
     const double d = std::max(0.02 * (c.high - c.low), 1e-6);
     std::vector<double> up = x, down = x;
-    up[i] = std::min(x[i] + d, c.high), down[i] = std::max(x[i] - d, c.low);
+    up[i] = std::min(x[i] + d, c.high);
+    down[i] = std::max(x[i] - d, c.low);
     const double a = up[i] - x[i], b = x[i] - down[i];
     const double rise = (a > 0 ? (objective(samples, plan, up) - fit.after) / (a * a) : 0) +
                         (b > 0 ? (objective(samples, plan, down) - fit.after) / (b * b) : 0);

@@ -75,7 +75,10 @@ Eigen::VectorXd likeliest_start(const std::vector<FreeConstant>& calibrated, con
                    high = std::log(constant.high / constant.prior);
       x[k] = low + (high - low) * (rest % kPoints) / (kPoints - 1);
     }
-    if (const double now = unlikely(measured - at(x), x, prior, noise); now < least) least = now, best = x;
+    if (const double now = unlikely(measured - at(x), x, prior, noise); now < least) {
+      least = now;
+      best = x;
+    }
   }
   return best;
 }
@@ -86,8 +89,10 @@ double error_of_largest(const Eigen::VectorXd& residual, const std::vector<NcclS
   for (const NcclSample& s : samples) most = std::max(most, s.bytes);
   double sum = 0, count = 0;
   for (std::size_t i = 0; i < samples.size(); ++i)
-    if (samples[i].bytes >= most / 4)
-      sum += std::abs(std::expm1(-residual[static_cast<Eigen::Index>(i)])), count += 1;
+    if (samples[i].bytes >= most / 4) {
+      sum += std::abs(std::expm1(-residual[static_cast<Eigen::Index>(i)]));
+      count += 1;
+    }
   return 100 * sum / count;
 }
 
@@ -168,7 +173,8 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
   const FabricSpec of_steps = cluster.fabric;
   if (across) {
     FabricSpec& f = cluster.fabric;
-    out.fabric = f.name, out.idle_known = idle != nullptr;
+    out.fabric = f.name;
+    out.idle_known = idle != nullptr;
     if (idle) use_network(*idle, f);
     calibrated.push_back(
         {ConstantOwner::fabric, f.name, "efficiency", f.efficiency, rules.rule("efficiency").sigma, 0.02, 1});
@@ -251,7 +257,8 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
     out.taken = true;
     covariance = fit.covariance;
     if (error > out.mape_after) continue;
-    best = x, log_best = now;
+    best = x;
+    log_best = now;
     out.mape_after = error;
   }
   // What the table does not tell stays: a rate that the links inside the node hide.
@@ -260,8 +267,11 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
     stays[k] = 0;
     const Eigen::VectorXd log_stays = at(stays);
     if (const double error = mape(measured - log_stays);
-        error <= std::min(out.mape_after + kNoticed, out.mape_before))
-      best = stays, log_best = log_stays, out.mape_after = error;
+        error <= std::min(out.mape_after + kNoticed, out.mape_before)) {
+      best = stays;
+      log_best = log_stays;
+      out.mape_after = error;
+    }
   }
   constexpr double kAbsurd = 60;  // percent: other hardware, another unit, or a run that did not end well
   if (out.mape_after > kAbsurd)
@@ -279,8 +289,9 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
     FreeConstant constant = calibrated[static_cast<std::size_t>(k)];
     if (across) {
       const double before = setting_value(of_steps, constant.key) / constant.prior;
-      constant.prior *= before, constant.low *= before,
-          constant.high *= constant.key == "efficiency" ? 1 : before;
+      constant.prior *= before;
+      constant.low *= before;
+      constant.high *= constant.key == "efficiency" ? 1 : before;
     }
     const double value = constant.prior * std::exp(best[k]);
     out.constants.push_back({constant, std::min(value, constant.high), std::sqrt(covariance(k, k))});

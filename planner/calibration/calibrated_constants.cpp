@@ -49,7 +49,10 @@ double device_prior(const std::string& generation, const ConstantRule& rule,
   for (const ConstantRecord& r : preset.records) {
     if (r.key != rule.key) continue;
     const bool bounded = r.low > 0 && r.high > r.low;
-    if (bounded) low = r.low, high = r.high;
+    if (bounded) {
+      low = r.low;
+      high = r.high;
+    }
     if (!cold) return r.value;
     return rule.cold > 0 ? rule.cold : bounded ? 0.5 * (r.low + r.high) : r.value;
   }
@@ -125,7 +128,8 @@ std::vector<FreeConstant> constants_of(std::span<const MeasuredRun> runs,
                    low > 0 ? low : prior * rule.low_factor, high > 0 ? high : prior * rule.high_factor});
     if (!cold || !(rule.kinship > 0)) return;
     const std::string kin = rule.of == ConstantOwner::stack ? class_of(rules, owner) : "all";
-    out.back().kin = kin, out.back().kinship = kin.empty() ? 0 : std::min(rule.kinship, 0.99);
+    out.back().kin = kin;
+    out.back().kinship = kin.empty() ? 0 : std::min(rule.kinship, 0.99);
   };
   for (const ConstantRule& rule : rules.calibrated) {
     if (rule.own_only && fit_of != FitOf::own_runs) continue;
@@ -161,7 +165,8 @@ std::vector<FreeConstant> rebased(std::vector<FreeConstant> calibrated, std::spa
   for (FreeConstant& k : calibrated)
     for (const Setting& s : settings) {
       if (s.of != k.of || s.key != k.key || (!s.owner.empty() && s.owner != k.owner)) continue;
-      k.low *= s.value / k.prior, k.high *= s.value / k.prior;
+      k.low *= s.value / k.prior;
+      k.high *= s.value / k.prior;
       k.prior = s.value;
     }
   return calibrated;

@@ -153,7 +153,8 @@ CalibrationFile calibration_file_of(const Calibration& calibration) {
       for (const std::size_t column : index) f.covariance.push_back(calibration.covariance[row * n + column]);
   if (const LearnedResidual& learned = calibration.residual; !learned.of.empty()) {
     CalibratedResidual& r = f.residual.emplace();
-    r.sigma = learned.of.rule.sigma, r.doublings = learned.of.rule.length;
+    r.sigma = learned.of.rule.sigma;
+    r.doublings = learned.of.rule.length;
     for (const Residual::Run& run : learned.of.runs) {
       const LayoutPoint& p = run.point;
       r.runs.push_back(

@@ -26,7 +26,9 @@ std::vector<double> sensitivity(const ResolvedRun& run, const CalibrationFile& f
   const double now = log_step(settings);
   for (std::size_t k = 0; k < out.size(); ++k) {
     FreeConstant constant;
-    constant.of = settings[k].of, constant.owner = settings[k].owner, constant.key = settings[k].key;
+    constant.of = settings[k].of;
+    constant.owner = settings[k].owner;
+    constant.key = settings[k].key;
     if (!concerns(constant, run)) continue;
     const double value = settings[k].value;
     settings[k].value = value * std::exp(kStep);

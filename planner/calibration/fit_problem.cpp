@@ -54,7 +54,10 @@ Eigen::MatrixXd FitProblem::log_times_at(std::span<const Eigen::VectorXd> thetas
     std::vector<std::size_t> columns;
     std::vector<const CalibratedPresets*> wanted;
     for (std::size_t c = 0; c < trials.size(); ++c)
-      if (asked(r, c)) columns.push_back(c), wanted.push_back(trials[c].get());
+      if (asked(r, c)) {
+        columns.push_back(c);
+        wanted.push_back(trials[c].get());
+      }
     const auto steps = predict_steps(runs[r].run, wanted);
     for (std::size_t i = 0; i < columns.size(); ++i)
       out(static_cast<Eigen::Index>(r), static_cast<Eigen::Index>(columns[i])) = log_of(steps[i], runs[r]);

@@ -64,7 +64,8 @@ std::vector<FittedWidth> fit_widths(std::span<const RunRow> rows, std::span<cons
                        presets_rule ? "predicted by the presets" : "each source left out of the fit")});
     }
   };
-  add("step", left_out.step, seen.step), add("memory", left_out.memory, {});
+  add("step", left_out.step, seen.step);
+  add("memory", left_out.memory, {});
   return out;
 }
 

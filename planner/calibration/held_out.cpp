@@ -81,7 +81,10 @@ std::vector<RunPrediction> predicted(std::span<const RunRow> rows, const Framewo
   const CalibratedPresets presets(preset_dir, std::move(settings));
   PredictOptions options = presets.options();
   if (memory)
-    options.adjust = [&, step = presets.options().adjust](ResolvedRun& run) { step(run), memory(run); };
+    options.adjust = [&, step = presets.options().adjust](ResolvedRun& run) {
+      step(run);
+      memory(run);
+    };
   return predict_runs(rows, map, options);
 }
 
@@ -114,11 +117,15 @@ Extrapolation scored(const std::string& name, std::span<const RunRow> rows,
   int covered = 0;
   for (const SourceScore& s : score_runs(rows, predictions)) {
     if (s.rows == 0) continue;
-    ++out.sources, out.rows += s.rows, covered += s.covered;
-    out.mape += s.mape, out.bias += s.bias;
+    ++out.sources;
+    out.rows += s.rows;
+    covered += s.covered;
+    out.mape += s.mape;
+    out.bias += s.bias;
   }
   const double sources = std::max(1, out.sources);
-  out.mape /= sources, out.bias /= sources;
+  out.mape /= sources;
+  out.bias /= sources;
   out.coverage = out.rows == 0 ? 1 : static_cast<double>(covered) / out.rows;
   return out;
 }
@@ -178,11 +185,18 @@ RankingScore ranking_of(std::span<const SourceScore> scores) {
   RankingScore out;
   for (const SourceScore& s : scores) {
     if (s.groups == 0) continue;
-    out.groups += s.groups, out.regret += s.groups * s.regret_1, out.tau += s.groups * s.kendall_tau;
-    if (out.worst.empty() || s.worst_regret > out.worst_regret)
-      out.worst = s.worst_group, out.worst_regret = s.worst_regret;
+    out.groups += s.groups;
+    out.regret += s.groups * s.regret_1;
+    out.tau += s.groups * s.kendall_tau;
+    if (out.worst.empty() || s.worst_regret > out.worst_regret) {
+      out.worst = s.worst_group;
+      out.worst_regret = s.worst_regret;
+    }
   }
-  if (out.groups > 0) out.regret /= out.groups, out.tau /= out.groups;
+  if (out.groups > 0) {
+    out.regret /= out.groups;
+    out.tau /= out.groups;
+  }
   return out;
 }
 

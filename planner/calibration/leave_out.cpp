@@ -53,7 +53,8 @@ void score_after(const Newcomer& n, std::span<const MeasuredRun> seen, std::span
   const CalibratedPresets now(n.preset_dir, std::move(settings), fit.residual.of);
   const FitProblem rest{unseen, {}, n.preset_dir};
   const Eigen::VectorXd left = rest.measured() - log_times(unseen, now.options());
-  sum.mape += mape(left) * share, sum.median += median_error(left) * share;
+  sum.mape += mape(left) * share;
+  sum.median += median_error(left) * share;
 
   CalibrationFile file = calibration_file_of(fit);
   for (const MeasuredRun& r : seen) file.runs.push_back(r.id);
@@ -62,7 +63,8 @@ void score_after(const Newcomer& n, std::span<const MeasuredRun> seen, std::span
     if (!p.uncertainty) continue;
     const double half =
         calibrated_uncertainty(unseen[r].run, file, n.preset_dir, p.step_half_width, n.base).half_width;
-    ++sum.asked, sum.covered += std::abs(left[static_cast<Eigen::Index>(r)]) <= std::log1p(half);
+    ++sum.asked;
+    sum.covered += std::abs(left[static_cast<Eigen::Index>(r)]) <= std::log1p(half);
   }
 }
 
@@ -140,13 +142,18 @@ std::vector<LeftOut> leave_one_source_out(std::span<const MeasuredRun> runs,
       residual[static_cast<Eigen::Index>(own.size())] = measured[r] - now[r];
       own.push_back(run);
     }
-    one.mape = mape(residual), one.median = median_error(residual);
+    one.mape = mape(residual);
+    one.median = median_error(residual);
     const std::vector<Setting> base = p.settings(x);
     const Newcomer newcomer{own, base, preset_dir, rules};
     const Few few = after_few(newcomer, options, random);
-    one.mape_few = few.mape, one.median_few = few.median, one.coverage_few = few.coverage();
+    one.mape_few = few.mape;
+    one.median_few = few.median;
+    one.coverage_few = few.coverage();
     const Few chosen = after_chosen(newcomer, options);
-    one.mape_chosen = chosen.mape, one.median_chosen = chosen.median, one.coverage_chosen = chosen.coverage();
+    one.mape_chosen = chosen.mape;
+    one.median_chosen = chosen.median;
+    one.coverage_chosen = chosen.coverage();
     out.push_back(one);
   }
   return out;

@@ -114,7 +114,8 @@ void DeepSpeedLines::collect(std::string_view line, RunLog& log) {
     const std::size_t open = std::min(line.find('{', std::min(user, zero)), line.size());
     if (std::min(user, zero) == std::string_view::npos || without_blanks(line.substr(open)) != "{") return;
     whole_configuration_ = user != std::string_view::npos;
-    json_.clear(), line.remove_prefix(open);
+    json_.clear();
+    line.remove_prefix(open);
   }
   bool quoted = false;
   for (std::size_t i = 0; i < line.size(); ++i) {
@@ -123,7 +124,10 @@ void DeepSpeedLines::collect(std::string_view line, RunLog& log) {
     if (!quoted && line[i] == '}') --depth_;
   }
   json_.append(line).push_back('\n');
-  if (json_.size() > kLongest) depth_ = 0, json_.clear();
+  if (json_.size() > kLongest) {
+    depth_ = 0;
+    json_.clear();
+  }
   if (depth_ > 0) return;
   depth_ = 0;
   const json read = json_or_discarded(json_);

@@ -37,10 +37,13 @@ void settle(RunLog& log, const std::string& column, PrintedRange range, std::str
   if (first) return;
   SettledCount& known = it->second;
   const double low = std::max(known.low, range.low), high = std::min(known.high, range.high);
-  if (low <= high)
-    known.low = low, known.high = high;
-  else
-    known.low = std::min(known.low, range.low), known.high = std::max(known.high, range.high);
+  if (low <= high) {
+    known.low = low;
+    known.high = high;
+  } else {
+    known.low = std::min(known.low, range.low);
+    known.high = std::max(known.high, range.high);
+  }
 }
 
 void say_settled(RunLog& log) {

@@ -25,7 +25,8 @@ std::vector<int> printed_chunks(const RunLog& log, int chunks, int n_layers) {
     for (int i = 0; i < chunks; ++i) {
       const auto at = static_cast<std::size_t>(i);
       const int end = i + 1 < chunks ? log.split_points[at] : n_layers;
-      layers[at] = end - first, first = end;
+      layers[at] = end - first;
+      first = end;
     }
     return layers;
   }
@@ -101,16 +102,20 @@ std::optional<LogCut> chunks_of_log(const RunLog& log, const ModelSpec& model, c
   const int first = static_cast<int>(log.said("first_stage_layers").value_or(0)),
             last = static_cast<int>(log.said("last_stage_layers").value_or(0));
   if (!log.pipeline_layout.empty()) {
-    cut = layout_layers(log.pipeline_layout), column = "pipeline_model_parallel_layout";
+    cut = layout_layers(log.pipeline_layout);
+    column = "pipeline_model_parallel_layout";
   } else if (embedding || head) {
-    cut = accounted_layers(layers, chunks, embedding, head),
+    cut = accounted_layers(layers, chunks, embedding, head);
     column = "account_for_embedding_in_pipeline_split";
   } else if (first > 0 || last > 0) {
     cut = first_last_layers(layers, plan.pp, plan.vp, first, last);
     column = first > 0 ? "first_stage_layers" : "last_stage_layers";
   } else if (log.format == LogFormat::torchtitan) {
     const auto own = usual_cut(log, chunks, layers);
-    if (own) cut = own->layers, assumed = own->assumed;
+    if (own) {
+      cut = own->layers;
+      assumed = own->assumed;
+    }
   } else {
     return std::nullopt;
   }

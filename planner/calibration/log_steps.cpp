@@ -42,7 +42,8 @@ void StepLines::leave_out(int at, std::string found) {
 void StepLines::read(std::string_view line, int at, std::optional<std::int64_t> number) {
   const bool starts = fresh_ || (number && last_ && *number < *last_);
   if (starts) first_ = number;
-  fresh_ = false, last_ = number;
+  fresh_ = false;
+  last_ = number;
   const auto rest = rest_after(line, format_.label);
   if (!rest || rest->empty()) return leave_out(at, "a line that was cut");
   const auto value = number_after(line, format_.label);

@@ -22,8 +22,10 @@ std::string in_utf8(std::string_view text) {
   for (std::size_t at = 2; at + 1 < text.size(); at += 2) {
     char32_t c = unit(at);
     const bool pair = c >= 0xD800 && c < 0xDC00 && at + 3 < text.size();
-    if (const char32_t second = pair ? unit(at + 2) : 0; second >= 0xDC00 && second < 0xE000)
-      c = 0x10000 + ((c - 0xD800) << 10) + (second - 0xDC00), at += 2;
+    if (const char32_t second = pair ? unit(at + 2) : 0; second >= 0xDC00 && second < 0xE000) {
+      c = 0x10000 + ((c - 0xD800) << 10) + (second - 0xDC00);
+      at += 2;
+    }
     append_utf8(out, c >= 0xD800 && c < 0xE000 ? U'?' : c);
   }
   return out;

@@ -43,7 +43,9 @@ void read_mesh(std::string_view line, RunLog& log) {
     }
   }
   const auto of = [&](const char* axis) { return mesh.contains(axis) ? mesh.at(axis) : 1; };
-  log.says["tp"] = of("tp"), log.says["pp"] = of("pp"), log.says["cp"] = of("cp");
+  log.says["tp"] = of("tp");
+  log.says["pp"] = of("pp");
+  log.says["cp"] = of("cp");
   log.says["dp"] = of("dp_shard") * of("dp_replicate") * of("dp");
   log.says["shard_degree"] = of("dp_shard") * of("dp");
   log.says["zero_stage"] = log.says["shard_degree"] > 1 ? 3 : 0;
@@ -177,7 +179,10 @@ void read_torchtitan(std::string_view line, int at, StepLines& steps, RunLog& lo
     log.device = std::string(rest.substr(0, rest.find(" with ")));
     if (const auto gib = number_after(rest, " with ")) log.device_GiB = *gib;
   }
-  if (line.find("device mesh") != std::string_view::npos) read_mesh(line, log), steps.starts();
+  if (line.find("device mesh") != std::string_view::npos) {
+    read_mesh(line, log);
+    steps.starts();
+  }
   read_torchtitan_recompute(line, log);
   read_torchtitan_kernels(line, log.kernels);
   if (line.find("Applied CPU Offloading to the model") != std::string_view::npos)

@@ -73,8 +73,10 @@ PrintedMachine printed_machine(std::string_view text) {
     read_network(line, printed);
   });
   // DeepSpeed's launcher: "nnodes=2, num_local_procs=8, node_rank=0".
-  if (const auto processes = number_after(text, "num_local_procs="))
-    printed.gpus_per_node = static_cast<int>(std::lround(*processes)), printed.of_ranks = 0;
+  if (const auto processes = number_after(text, "num_local_procs=")) {
+    printed.gpus_per_node = static_cast<int>(std::lround(*processes));
+    printed.of_ranks = 0;
+  }
   return printed;
 }
 

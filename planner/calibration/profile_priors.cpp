@@ -180,7 +180,8 @@ std::vector<FreeConstant> constants_for(const std::vector<Sample>& samples, cons
     }
   }
   if (blocks) {
-    rule("gemm_efficiency"), rule("memory_efficiency");
+    rule("gemm_efficiency");
+    rule("memory_efficiency");
     const double host = setting_value(stack, "host_forward_per_layer_us");
     out.push_back({ConstantOwner::stack, stack.name, "host_forward_per_layer_us", host,
                    rules.rule("host_forward_per_layer_us").sigma, host / 20, host * 20});

@@ -25,7 +25,8 @@ SimulatedStep simulate_plan(const Job& job, const ParallelPlan& plan, RankBy by)
   s.step = measured_step(job, plan, s.breakdown.step);
   if (by == RankBy::undisturbed || job.cluster.jitter == JitterSpec{}) return s;
   const Seconds ranked = ranked_step(predict_under(job, plan, by), by);
-  s.jitter = ranked - s.step, s.step = ranked;
+  s.jitter = ranked - s.step;
+  s.step = ranked;
   return s;
 }
 
@@ -172,9 +173,13 @@ std::string_view name(Verdict verdict) {
 Comparison compare(const Job& job, const ParallelPlan& best, const ParallelPlan& other, RankBy by) {
   const SimulatedStep a = simulate_plan(job, best, by), b = simulate_plan(job, other, by);
   Comparison c;
-  c.best_step = a.step, c.other_step = b.step, c.best_jitter = a.jitter, c.other_jitter = b.jitter;
+  c.best_step = a.step;
+  c.other_step = b.step;
+  c.best_jitter = a.jitter;
+  c.other_jitter = b.jitter;
   c.slower = c.other_step / c.best_step - 1;
-  c.best = a.breakdown.mean, c.other = b.breakdown.mean;
+  c.best = a.breakdown.mean;
+  c.other = b.breakdown.mean;
   for (int i = 0; i < kTimeCategories; ++i) {
     const auto category = static_cast<TimeCategory>(i);
     const double seconds =
@@ -248,10 +253,13 @@ WhyNot why_not(const Job& job, const FilledPlan& filled, const ParallelPlan& bes
   if (!filled.indivisible) return w;
   const Problem& p = *filled.indivisible;
   std::string text = fmt::format("{}, expected {} ({})", p.value, p.expected, p.hint);
-  if (w.verdict == Verdict::unlawful)
+  if (w.verdict == Verdict::unlawful) {
     text += "; " + w.rejection->text;
-  else
-    w = WhyNot(), w.verdict = Verdict::unlawful, w.lines.emplace_back();
+  } else {
+    w = WhyNot();
+    w.verdict = Verdict::unlawful;
+    w.lines.emplace_back();
+  }
   w.rejection = Rejection{RejectReason::not_divisible, text, 0, 0};
   w.lines.front() = "not possible: " + text;
   return w;

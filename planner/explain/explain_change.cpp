@@ -50,7 +50,10 @@ class Steps {
     for (int mbs = plan_.micro_batch / 2; mbs >= 1; mbs /= 2)
       add(fmt::format("micro-batches of {}", mbs), [mbs](ParallelPlan& p) { p.micro_batch = mbs; });
     for (int z = plan_.zero_stage + 1; z <= 3; ++z)
-      add(fmt::format("ZeRO stage {}", z), [z](ParallelPlan& p) { p.zero_stage = z, p.shard_degree = 0; });
+      add(fmt::format("ZeRO stage {}", z), [z](ParallelPlan& p) {
+        p.zero_stage = z;
+        p.shard_degree = 0;
+      });
     if (plan_.shard_degree > 0)
       add("state sharded over all replicas", [](ParallelPlan& p) { p.shard_degree = 0; });
     if (plan_.tp > 1 && !plan_.sequence_parallel)
@@ -66,8 +69,10 @@ class Steps {
     if (job_.stack.can.parameter_offload)
       add("parameters on the host", [](ParallelPlan& p) { p.parameter_offload = true; });
     if (job_.stack.can.parameter_offload_needs_optimizer)
-      add("parameters and optimizer on the host",
-          [](ParallelPlan& p) { p.parameter_offload = true, p.optimizer_offload = 1; });
+      add("parameters and optimizer on the host", [](ParallelPlan& p) {
+        p.parameter_offload = true;
+        p.optimizer_offload = 1;
+      });
     if (job_.stack.can.activation_offload)
       for (const int share : {4, 2, 1})
         add(fmt::format("activations of {} layers a chunk on the host",
@@ -94,7 +99,11 @@ class Steps {
           if (ranks / others % d != 0 || (d == plan_.*degree && ranks == plan_.world())) continue;
           const int dp = ranks / others / d;
           add(d == plan_.*degree ? fmt::format("DP {}", dp) : fmt::format("{} {} and DP {}", axis, d, dp),
-              [=](ParallelPlan& p) { p.*degree = d, p.dp = dp, settle(p); });
+              [=](ParallelPlan& p) {
+                p.*degree = d;
+                p.dp = dp;
+                settle(p);
+              });
         }
         if (ranks == available) break;
       }
@@ -112,10 +121,16 @@ class Steps {
     for (int mbs = plan_.micro_batch * 2; mbs <= 8 * plan_.micro_batch; mbs *= 2)
       add(fmt::format("micro-batches of {}", mbs), [mbs](ParallelPlan& p) { p.micro_batch = mbs; });
     for (int z = 0; z < plan_.zero_stage; ++z)
-      add(fmt::format("ZeRO stage {}", z), [z](ParallelPlan& p) { p.zero_stage = z, p.shard_degree = 0; });
+      add(fmt::format("ZeRO stage {}", z), [z](ParallelPlan& p) {
+        p.zero_stage = z;
+        p.shard_degree = 0;
+      });
     if (plan_.vp > 1)
-      add("no virtual stages",
-          [](ParallelPlan& p) { p.vp = 1, p.schedule = PipelineSchedule::one_f_one_b, p.chunks.clear(); });
+      add("no virtual stages", [](ParallelPlan& p) {
+        p.vp = 1;
+        p.schedule = PipelineSchedule::one_f_one_b;
+        p.chunks.clear();
+      });
     if (plan_.schedule == PipelineSchedule::gpipe || plan_.schedule == PipelineSchedule::zero_bubble)
       add("1F1B", [](ParallelPlan& p) { p.schedule = PipelineSchedule::one_f_one_b; });
     if (!plan_.chunks.empty()) add("equal stages", [](ParallelPlan& p) { p.chunks.clear(); });
@@ -124,11 +139,15 @@ class Steps {
     if (plan_.parameter_offload)
       add("parameters on the device", [](ParallelPlan& p) { p.parameter_offload = false; });
     if (plan_.parameter_offload && plan_.optimizer_offload > 0)
-      add("parameters and optimizer on the device",
-          [](ParallelPlan& p) { p.parameter_offload = false, p.optimizer_offload = 0; });
+      add("parameters and optimizer on the device", [](ParallelPlan& p) {
+        p.parameter_offload = false;
+        p.optimizer_offload = 0;
+      });
     if (plan_.activation_offload > 0)
-      add("activations on the device",
-          [](ParallelPlan& p) { p.activation_offload = 0, p.offload_horizon = 1; });
+      add("activations on the device", [](ParallelPlan& p) {
+        p.activation_offload = 0;
+        p.offload_horizon = 1;
+      });
     if (plan_.bucket_elements > 0)
       add("the stack's own buckets", [](ParallelPlan& p) { p.bucket_elements = 0; });
     if (plan_.last_bucket_split > 1)

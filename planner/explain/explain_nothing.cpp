@@ -25,11 +25,15 @@ std::string refused_whatever(const Job& job, F set) {
           // Nothing on the host, the optimizer state, and parameters as well; of two replicas and of one.
           for (const int host : {0, 1, 2, 3, 4, 5}) {
             ParallelPlan p;
-            p.dp = host < 3 ? 2 : 1, p.tp = tp, p.pp = pp, p.zero_stage = zero;
+            p.dp = host < 3 ? 2 : 1;
+            p.tp = tp;
+            p.pp = pp;
+            p.zero_stage = zero;
             p.micro_batch =
                 std::max(1, job.training.global_batch / p.dp);  // all of it: nothing is said of it here
             p.sequence_parallel = tp > 1;
-            p.optimizer_offload = host % 3 > 0 ? 1 : 0, p.parameter_offload = host % 3 > 1;
+            p.optimizer_offload = host % 3 > 0 ? 1 : 0;
+            p.parameter_offload = host % 3 > 1;
             p.overlap_grad_reduce = p.overlap_param_gather = overlap;
             set(p);
             const auto r = refuses(job.stack, p, job.model, job.training);
@@ -53,7 +57,11 @@ std::optional<std::string> refused_together(const Job& job, const SearchSpace& s
       for (const bool sp : space.sequence_parallel)
         for (const bool tiled : space.overlap_tp)
           if (tp > 1 || (!sp && !tiled))
-            if (allowed([&](ParallelPlan& p) { p.tp = tp, p.sequence_parallel = sp, p.overlap_tp = tiled; }))
+            if (allowed([&](ParallelPlan& p) {
+                  p.tp = tp;
+                  p.sequence_parallel = sp;
+                  p.overlap_tp = tiled;
+                }))
               return true;
     return text.empty();
   };
@@ -66,8 +74,10 @@ std::optional<std::string> refused_together(const Job& job, const SearchSpace& s
       for (const bool parameters : space.parameter_offload)
         for (const int pp : space.pp)
           if (allowed([&](ParallelPlan& p) {
-                p.pp = pp, p.zero_stage = zero;
-                p.optimizer_offload = optimizer, p.parameter_offload = parameters;
+                p.pp = pp;
+                p.zero_stage = zero;
+                p.optimizer_offload = optimizer;
+                p.parameter_offload = parameters;
               }))
             return std::nullopt;
   return text.empty() ? std::nullopt : std::optional(text);
@@ -124,7 +134,9 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
   for (const auto& found :
        {refused(space.form, PipelineForm{},
                 [](ParallelPlan&p, const PipelineForm&f) {
-                  p.pp = std::max(2, p.pp), p.schedule = f.schedule, p.vp = f.vp;
+                  p.pp = std::max(2, p.pp);
+                  p.schedule = f.schedule;
+                  p.vp = f.vp;
                 }),
         refused(space.zero_stage, 0, [](ParallelPlan&p, int z) { p.zero_stage = z; }),
         refused(space.recompute, Recompute{}, [](ParallelPlan&p, const Recompute&r) { p.recompute = r; }),
@@ -133,14 +145,17 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
                 [](ParallelPlan&p, bool on) { p.parameter_offload = on; }),
         refused(space.activation_offload, ActivationOffload{},
                 [&](ParallelPlan&p, const ActivationOffload&a) {
-                  p.activation_offload = a.of_chunk(space.n_layers), p.offload_horizon = a.horizon;
+                  p.activation_offload = a.of_chunk(space.n_layers);
+                  p.offload_horizon = a.horizon;
                   if (a.layers > 0 && full != space.recompute.end()) p.recompute = *full;
                 }),
         refused(space.bucket_elements, std::int64_t{0},
                 [](ParallelPlan&p, std::int64_t b) { p.bucket_elements = b; }),
         refused(space.last_bucket_split, 1, [](ParallelPlan&p, int n) { p.last_bucket_split = n; }),
-        refused(space.overlap_tp, std::uint8_t{0},
-                [](ParallelPlan&p, bool on) { p.tp = std::max(2, p.tp), p.overlap_tp = on; })})
+        refused(space.overlap_tp, std::uint8_t{0}, [](ParallelPlan&p, bool on) {
+          p.tp = std::max(2, p.tp);
+          p.overlap_tp = on;
+        })})
     if (found) return found;
   return std::nullopt;
 }
@@ -239,7 +254,8 @@ NothingFits why_nothing_fits(const Job& job, const SearchSpace& space, int most_
   SearchOptions any_memory = budget.next();
   any_memory.memory_limit = Bytes(std::numeric_limits<std::int64_t>::max());
   const LowestMemoryLayout lean = lowest_memory_layout(job, space, any_memory);
-  n.closest = lean.plan, n.needed = lean.peak;
+  n.closest = lean.plan;
+  n.needed = lean.peak;
   if (n.closest)
     n.step = predict(job, *n.closest).step;
   else if (lean.exact)

@@ -25,7 +25,8 @@ class SlowerProducts final : public CostModel {
                                     block->kind == BlockKind::mlp || block->kind == BlockKind::head);
     if (products) {
       const Seconds more = cost.compute * (factor_ - 1);
-      cost.compute += more, cost.duration += more;
+      cost.compute += more;
+      cost.duration += more;
     }
     return cost;
   }
@@ -112,9 +113,13 @@ std::vector<Sensitivity> sensitivities(const Job& job, const Others& others, con
     const Seconds stays = s.may_stay() ? step_of(changed, best) : then;
     // Of what was not proved, staying may be better; and who gains nothing stays.
     constexpr double kNothing = 0.0005;
-    if (stays < then || (s.may_stay() && stays / then - 1 < kNothing))
-      s.same = true, s.plan = best, then = stays;
-    s.slower = then / now - 1, s.regret = stays / then - 1;
+    if (stays < then || (s.may_stay() && stays / then - 1 < kNothing)) {
+      s.same = true;
+      s.plan = best;
+      then = stays;
+    }
+    s.slower = then / now - 1;
+    s.regret = stays / then - 1;
     if (s.may_stay() && !s.same && !too_large(job, plan_memory(job, *s.plan)))
       s.as_today = now / step_of(job, *s.plan) - 1 > s.regret - kTieShare / 2;
     if (s.same)

@@ -44,7 +44,10 @@ class Emitter {
     if (newest < sizes_.size() && sizes_[newest] == size && works_[newest] == work) return newest;
     std::size_t id = 0;
     while (id < sizes_.size() && !(sizes_[id] == size && works_[id] == work)) ++id;
-    if (id == sizes_.size()) works_.push_back(work), sizes_.push_back(size);
+    if (id == sizes_.size()) {
+      works_.push_back(work);
+      sizes_.push_back(size);
+    }
     return newest = static_cast<WorkId>(id);
   }
 
@@ -52,8 +55,11 @@ class Emitter {
                   bool scratch = false) {
     if (!operands_ || bytes <= 0) return kNoBuffer;
     Buffer buffer;
-    buffer.kind = kind, buffer.stage = static_cast<std::uint16_t>(stage), buffer.bytes = bytes;
-    buffer.resident = resident, buffer.scratch = scratch;
+    buffer.kind = kind;
+    buffer.stage = static_cast<std::uint16_t>(stage);
+    buffer.bytes = bytes;
+    buffer.resident = resident;
+    buffer.scratch = scratch;
     whole_->buffers.push_back(buffer);
     return static_cast<BufferId>(whole_->buffers.size() - 1);
   }
@@ -82,7 +88,8 @@ class Emitter {
       folded_->ops.push_back({op.work, op.lanes, count});
     } else {
       Op& added = whole_->ops.emplace_back(op);
-      added.dep_begin = static_cast<std::uint32_t>(begin), added.dep_count = count;
+      added.dep_begin = static_cast<std::uint32_t>(begin);
+      added.dep_count = count;
       added.operand_begin = static_cast<std::uint32_t>(whole_->operands.size());
     }
     return size() - 1;

@@ -16,8 +16,8 @@ class Pipeline {
  public:
   Pipeline(Emitter& e, const Context& c, const std::vector<StageWorks>& works,
            std::vector<StageLowering>& stages, const std::vector<StageSlot>& order)
-      : e_(e),
-        c_(c),
+      : emitter_(e),
+        context_(c),
         works_(works),
         stages_(stages),
         order_(order),
@@ -34,15 +34,15 @@ class Pipeline {
     BufferId buffer = kNoBuffer;
   };
   Arrival& at(std::vector<Arrival>& list, int chunk, std::uint32_t microbatch) {
-    return list[static_cast<std::size_t>(chunk * c_.microbatches) + microbatch];
+    return list[static_cast<std::size_t>(chunk * context_.microbatches) + microbatch];
   }
 
   void emit(StageLowering& stage, const Slot& slot) {
-    const int chunk = slot.chunk * c_.plan.pp + stage.stage();
+    const int chunk = slot.chunk * context_.plan.pp + stage.stage();
     if (slot.kind == SlotKind::weight) return stage.weight(slot);
     const bool forward = slot.kind == SlotKind::forward;
-    const bool starts = forward ? chunk == 0 : chunk == c_.n_chunks() - 1;
-    const bool ends = forward ? chunk == c_.n_chunks() - 1 : chunk == 0;
+    const bool starts = forward ? chunk == 0 : chunk == context_.n_chunks() - 1;
+    const bool ends = forward ? chunk == context_.n_chunks() - 1 : chunk == 0;
     auto& list = forward ? activations_ : gradients_;
     Arrival arrival;
     if (!starts) arrival = at(list, chunk, slot.microbatch);
@@ -56,10 +56,10 @@ class Pipeline {
 
   Arrival send(const StageLowering& stage, const Slot& slot, int chunk, bool forward, OpId last,
                BufferId stream) {
-    const int to = c_.stage_of(forward ? chunk + 1 : chunk + c_.plan.pp * c_.plan.vp - 1);
+    const int to = context_.stage_of(forward ? chunk + 1 : chunk + context_.plan.pp * context_.plan.vp - 1);
     const int link_stage = forward ? stage.stage() : to;  // gradients travel the same link backwards
-    const StackRules& rules = c_.stack.rules;
-    const bool beside = c_.plan.schedule == PipelineSchedule::interleaved
+    const StackRules& rules = context_.stack.rules;
+    const bool beside = context_.plan.schedule == PipelineSchedule::interleaved
                             ? rules.p2p_beside_compute_interleaved
                             : rules.p2p_beside_compute_1f1b;
     Op op;
@@ -68,18 +68,19 @@ class Pipeline {
     op.stage = static_cast<std::uint16_t>(stage.stage());
     op.chunk = static_cast<std::uint16_t>(chunk);
     op.microbatch = static_cast<std::uint16_t>(slot.microbatch);
-    op.work = works_[c_.links.index(link_stage)].send;
+    op.work = works_[context_.links.index(link_stage)].send;
     op.lanes[0] = Emitter::lane(
         stage.stage(), beside ? (forward ? LaneKind::send_next : LaneKind::send_prev) : LaneKind::compute);
     op.lanes[1] = Emitter::lane(to, forward ? LaneKind::recv_prev : LaneKind::recv_next);
-    Arrival arrival{e_.emit(op, {beside ? last : kNoOp}), kNoBuffer};
-    arrival.buffer = e_.buffer(BufferKind::communication, to, c_.activation.stream);
-    e_.read(stream, OperandUse::activation), e_.write(arrival.buffer, OperandUse::activation);
+    Arrival arrival{emitter_.emit(op, {beside ? last : kNoOp}), kNoBuffer};
+    arrival.buffer = emitter_.buffer(BufferKind::communication, to, context_.activation.stream);
+    emitter_.read(stream, OperandUse::activation);
+    emitter_.write(arrival.buffer, OperandUse::activation);
     return arrival;
   }
 
-  Emitter& e_;
-  const Context& c_;
+  Emitter& emitter_;
+  const Context& context_;
   const std::vector<StageWorks>& works_;
   std::vector<StageLowering>& stages_;
   const std::vector<StageSlot>& order_;
@@ -138,7 +139,9 @@ ExecutionGraph lower(const ModelSpec& model, const TrainingSpec& training, const
                      const ParallelPlan& plan, const StackSpec& stack, const LowerOptions& options) {
   const Context c = make_context(model, training, links, plan, stack);
   ExecutionGraph graph;
-  graph.model = model, graph.training = training, graph.plan = plan;
+  graph.model = model;
+  graph.training = training;
+  graph.plan = plan;
   for (int s = 0; s < plan.pp; ++s)
     for (int k = 0; k < kLaneKinds; ++k)
       graph.lanes.push_back({static_cast<std::uint16_t>(s), static_cast<LaneKind>(k)});
@@ -157,7 +160,10 @@ FoldedGraph lower_folded(const ModelSpec& model, const TrainingSpec& training, c
 void lower_folded(const ModelSpec& model, const TrainingSpec& training, const PlanLinks& links,
                   const ParallelPlan& plan, const StackSpec& stack, FoldedGraph& graph) {
   const Context c = make_context(model, training, links, plan, stack);
-  graph.works.clear(), graph.runs.clear(), graph.ops.clear(), graph.deps.clear();
+  graph.works.clear();
+  graph.runs.clear();
+  graph.ops.clear();
+  graph.deps.clear();
   graph.lanes = static_cast<std::size_t>(plan.pp) * kLaneKinds;
   Emitter e(graph, plan.pp);
   lower_to(e, c);

@@ -8,14 +8,14 @@ using Use = OperandUse;
 }  // namespace
 
 bool StageLowering::recomputed(int layer_in_chunk) const {
-  const Recompute& r = c_.plan.recompute;
+  const Recompute& r = context_.plan.recompute;
   return r.kind == RecomputeKind::full && (r.layers < 0 || layer_in_chunk < r.layers);
 }
 
 SavedChunk& StageLowering::saved(const Slot& slot) {
-  const bool shared = saved_.size() == static_cast<std::size_t>(c_.plan.vp);
+  const bool shared = saved_.size() == static_cast<std::size_t>(context_.plan.vp);
   return saved_[shared ? slot.chunk
-                       : slot.chunk * static_cast<std::size_t>(c_.microbatches) + slot.microbatch];
+                       : slot.chunk * static_cast<std::size_t>(context_.microbatches) + slot.microbatch];
 }
 
 Op StageLowering::op_at(const Site& at, OpRole role, Pass pass, WorkId work, LaneId on) const {
@@ -32,10 +32,10 @@ Op StageLowering::op_at(const Site& at, OpRole role, Pass pass, WorkId work, Lan
 }
 
 OpId StageLowering::block(const Site& at, BlockKind kind, Pass pass) {
-  const bool reads = reads_parameters(c_.model, kind, pass);
+  const bool reads = reads_parameters(context_.model, kind, pass);
   if (reads) visit_module(at, kind);
   wait_parameters(at, kind);
-  const OpId op = e_.emit(op_at(at, OpRole::block, pass, w_[kind][pass], lane(LaneKind::compute)));
+  const OpId op = emitter_.emit(op_at(at, OpRole::block, pass, works_[kind][pass], lane(LaneKind::compute)));
   last_ = op;
   if (reads) read_parameters(at, kind);
   if (reads && at.layer != kNone16 && fetches_modules()) {
@@ -43,7 +43,7 @@ OpId StageLowering::block(const Site& at, BlockKind kind, Pass pass) {
     const bool norm = kind == BlockKind::norm, product = kind == BlockKind::qkv || kind == BlockKind::mlp;
     const bool forward = pass == Pass::forward || pass == Pass::recompute;
     // Behind the products it is the other way round, and q, k and v have none.
-    const bool last = c_.norms_after()
+    const bool last = context_.norms_after()
                           ? (forward ? norm || kind == BlockKind::qkv || kind == BlockKind::qk_norm : !norm)
                           : (forward ? !norm : !product);
     if (last) leave(op);
@@ -52,63 +52,74 @@ OpId StageLowering::block(const Site& at, BlockKind kind, Pass pass) {
 }
 
 OpId StageLowering::tp(const Site& at, OpRole role, Pass pass, WorkId work, Range from, Range to) {
-  last_ = e_.emit(op_at(at, role, pass, work, lane(LaneKind::compute)));
-  e_.read(from.buffer, from.use);
-  e_.write(to.buffer, to.use);
+  last_ = emitter_.emit(op_at(at, role, pass, work, lane(LaneKind::compute)));
+  emitter_.read(from.buffer, from.use);
+  emitter_.write(to.buffer, to.use);
   return last_;
 }
 
 BufferId StageLowering::enter_tp(const Site& at, Pass pass, Range local) {
-  if (!c_.sp()) return local.buffer;
-  const BufferId whole = temporary(c_.activation.gathered);
-  tp(at, OpRole::tp_gather, pass, w_.tp_gather, local, {whole, Use::gathered});
+  if (!context_.sp()) return local.buffer;
+  const BufferId whole = temporary(context_.activation.gathered);
+  tp(at, OpRole::tp_gather, pass, works_.tp_gather, local, {whole, Use::gathered});
   return whole;
 }
 
 BufferId StageLowering::leave_tp(const Site& at, Pass pass, BufferId partial) {
-  if (c_.plan.tp == 1) return partial;
-  if (!c_.sp()) {
-    tp(at, OpRole::tp_reduce, pass, w_.tp_reduce, {partial, Use::out}, {partial, Use::out});
+  if (context_.plan.tp == 1) return partial;
+  if (!context_.sp()) {
+    tp(at, OpRole::tp_reduce, pass, works_.tp_reduce, {partial, Use::out}, {partial, Use::out});
     return partial;
   }
-  const BufferId slice = temporary(c_.activation.stream);
-  tp(at, OpRole::tp_scatter, pass, w_.tp_scatter, {partial, Use::out}, {slice, Use::branch});
+  const BufferId slice = temporary(context_.activation.stream);
+  tp(at, OpRole::tp_scatter, pass, works_.tp_scatter, {partial, Use::out}, {slice, Use::branch});
   return slice;
 }
 
 // Keys and values on their way round the CP ranks, beside the attention over what has arrived. The newest op put its
 // own part into `kv`.
 OpId StageLowering::ring_forward(const Site& at, Pass pass, BufferId kv) {
-  const std::int64_t own = c_.activation.kv_gathered / c_.plan.cp;
-  e_.write(kv, Use::keys, 0, own);
-  const OpId op = e_.emit(op_at(at, OpRole::cp_gather, pass, w_.cp_gather, lane(LaneKind::cp)), {last_});
-  e_.read(kv, Use::keys, 0, own), e_.write(kv, Use::keys, own, c_.activation.kv_gathered);
+  const std::int64_t own = context_.activation.kv_gathered / context_.plan.cp;
+  emitter_.write(kv, Use::keys, 0, own);
+  const OpId op =
+      emitter_.emit(op_at(at, OpRole::cp_gather, pass, works_.cp_gather, lane(LaneKind::cp)), {last_});
+  emitter_.read(kv, Use::keys, 0, own);
+  emitter_.write(kv, Use::keys, own, context_.activation.kv_gathered);
   return op;
 }
 
 // The same again for the backward pass, and their gradients behind them. The ring begins with the attention's backward,
 // when `dy` is there.
 OpId StageLowering::ring_backward(const Site& at, BufferId kept, Range dy, BufferId kv, BufferId dkv) {
-  e_.emit(op_at(at, OpRole::cp_gather, Pass::backward, w_.cp_gather_backward, lane(LaneKind::cp)), {last_});
-  e_.read(kept, Use::kept), e_.read(dy.buffer, dy.use), e_.write(kv, Use::keys);
-  const OpId op = e_.emit(op_at(at, OpRole::cp_scatter, Pass::backward, w_.cp_scatter, lane(LaneKind::cp)));
-  e_.read(kv, Use::keys), e_.write(dkv, Use::dkeys);
+  emitter_.emit(op_at(at, OpRole::cp_gather, Pass::backward, works_.cp_gather_backward, lane(LaneKind::cp)),
+                {last_});
+  emitter_.read(kept, Use::kept);
+  emitter_.read(dy.buffer, dy.use);
+  emitter_.write(kv, Use::keys);
+  const OpId op =
+      emitter_.emit(op_at(at, OpRole::cp_scatter, Pass::backward, works_.cp_scatter, lane(LaneKind::cp)));
+  emitter_.read(kv, Use::keys);
+  emitter_.write(dkv, Use::dkeys);
   return op;
 }
 
 // The norm before a half-layer's products: what is pending joins the stream, whose norm they read.
 void StageLowering::norm_before(const Site& at, Pass pass, BufferId kept, BufferId stream, BufferId branch) {
   block(at, BlockKind::norm, pass);
-  e_.read(stream, Use::stream), e_.read(branch, Use::branch), e_.write(stream, Use::stream);
-  e_.write(kept, Use::kept);
+  emitter_.read(stream, Use::stream);
+  emitter_.read(branch, Use::branch);
+  emitter_.write(stream, Use::stream);
+  emitter_.write(kept, Use::kept);
 }
 
 // The norm behind them: the branch is kept, and its norm joins the stream.
 OpId StageLowering::norm_after(const Site& at, Pass pass, BufferId kept, BufferId stream, BufferId branch) {
   const OpId op = block(at, BlockKind::norm, pass);
-  e_.read(stream, Use::stream), e_.write(stream, Use::stream);
-  e_.read(branch, Use::branch), e_.write(branch, Use::branch);
-  e_.write(kept, Use::kept);
+  emitter_.read(stream, Use::stream);
+  emitter_.write(stream, Use::stream);
+  emitter_.read(branch, Use::branch);
+  emitter_.write(branch, Use::branch);
+  emitter_.write(kept, Use::kept);
   return op;
 }
 
@@ -116,34 +127,36 @@ OpId StageLowering::norm_after(const Site& at, Pass pass, BufferId kept, BufferI
 OpId StageLowering::product_forward(const Site& at, BlockKind kind, Pass pass, BufferId kept, BufferId stream,
                                     BufferId inside) {
   const OpId op = block(at, kind, pass);
-  if (c_.norms_after()) {
-    e_.read(stream, Use::stream);
-    if (inside != stream) e_.read(inside, Use::gathered);
+  if (context_.norms_after()) {
+    emitter_.read(stream, Use::stream);
+    if (inside != stream) emitter_.read(inside, Use::gathered);
   } else {
-    if (inside != kept) e_.read(inside, Use::gathered);
-    e_.read(kept, Use::kept);
+    if (inside != kept) emitter_.read(inside, Use::gathered);
+    emitter_.read(kept, Use::kept);
   }
-  e_.write(kept, Use::kept);
+  emitter_.write(kept, Use::kept);
   return op;
 }
 
 // Norms of q and k, in what the products have kept of them. Over all heads, the TP ranks add up their squares first.
 void StageLowering::qk_norm_forward(const Site& at, Pass pass, BufferId kept) {
-  if (!c_.norms_qk()) return;
-  if (c_.sums_qk()) {
+  if (!context_.norms_qk()) return;
+  if (context_.sums_qk()) {
     block(at, BlockKind::qk_sums, pass);
-    e_.read(kept, Use::kept), e_.write(kept, Use::kept);
-    tp(at, OpRole::tp_reduce, pass, w_.qk_reduce, {kept, Use::kept}, {kept, Use::kept});
+    emitter_.read(kept, Use::kept);
+    emitter_.write(kept, Use::kept);
+    tp(at, OpRole::tp_reduce, pass, works_.qk_reduce, {kept, Use::kept}, {kept, Use::kept});
   }
   block(at, BlockKind::qk_norm, pass);
-  e_.read(kept, Use::kept), e_.write(kept, Use::kept);
+  emitter_.read(kept, Use::kept);
+  emitter_.write(kept, Use::kept);
 }
 
 // Forward of one decoder layer, or its repetition in the backward pass. `branch` is what the next norm adds to the
 // stream; `input` keeps the layer's input for a later recomputation (kNoBuffer: not kept).
 BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& kept, BufferId stream,
                                       BufferId branch, BufferId input) {
-  const bool after = c_.norms_after();
+  const bool after = context_.norms_after();
   const auto product_input = [&](BufferId half) {
     return after ? Range{stream, Use::stream} : Range{half, Use::kept};
   };
@@ -151,43 +164,45 @@ BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& 
   at.norm = NormSite::attention;
   if (!after) {
     norm_before(at, pass, kept.attention, stream, branch);
-    e_.write(input, Use::input);
+    emitter_.write(input, Use::input);
   }
 
   BufferId inside = enter_tp(at, pass, product_input(kept.attention));
   product_forward(at, BlockKind::qkv, pass, kept.attention, stream, inside);
-  if (after) e_.write(input, Use::input);
+  if (after) emitter_.write(input, Use::input);
   qk_norm_forward(at, pass, kept.attention);
 
-  const BufferId kv = c_.plan.cp > 1 ? temporary(c_.activation.kv_gathered) : kNoBuffer;
-  const OpId exchanged = c_.cp_ring() ? ring_forward(at, pass, kv) : kNoOp;
-  if (c_.plan.cp > 1 && !c_.cp_ring())
-    tp(at, OpRole::cp_gather, pass, w_.cp_gather, {kept.attention, Use::kept}, {kv, Use::keys});
-  BufferId partial = temporary(c_.activation.gathered);
+  const BufferId kv = context_.plan.cp > 1 ? temporary(context_.activation.kv_gathered) : kNoBuffer;
+  const OpId exchanged = context_.cp_ring() ? ring_forward(at, pass, kv) : kNoOp;
+  if (context_.plan.cp > 1 && !context_.cp_ring())
+    tp(at, OpRole::cp_gather, pass, works_.cp_gather, {kept.attention, Use::kept}, {kv, Use::keys});
+  BufferId partial = temporary(context_.activation.gathered);
   block(at, BlockKind::attention, pass);
-  e_.read(kept.attention, Use::kept);
-  if (!c_.cp_ring()) e_.read(kv, Use::keys);
-  e_.write(kept.attention, Use::kept), e_.write(partial, Use::out);
-  e_.after(stage_, exchanged);  // the last part of the ring has to arrive before what follows attention
+  emitter_.read(kept.attention, Use::kept);
+  if (!context_.cp_ring()) emitter_.read(kv, Use::keys);
+  emitter_.write(kept.attention, Use::kept);
+  emitter_.write(partial, Use::out);
+  emitter_.after(stage_, exchanged);  // the last part of the ring has to arrive before what follows attention
   branch = leave_tp(at, pass, partial);
-  if (c_.cp_ring() && c_.plan.tp > 1) e_.read(kv, Use::keys);
+  if (context_.cp_ring() && context_.plan.tp > 1) emitter_.read(kv, Use::keys);
 
   if (after) norm_after(at, pass, kept.attention, stream, branch);
   at.norm = NormSite::mlp;
   if (!after) norm_before(at, pass, kept.mlp, stream, branch);
-  if (c_.cp_ring() && c_.plan.tp == 1) e_.read(kv, Use::keys);
+  if (context_.cp_ring() && context_.plan.tp == 1) emitter_.read(kv, Use::keys);
 
   inside = enter_tp(at, pass, product_input(kept.mlp));
-  partial = temporary(c_.activation.gathered);
+  partial = temporary(context_.activation.gathered);
   kept.kept_by = product_forward(at, BlockKind::mlp, pass, kept.mlp, stream, inside);
-  e_.write(partial, Use::out);
+  emitter_.write(partial, Use::out);
   if (after) {
     branch = leave_tp(at, pass, partial);
     kept.kept_by = norm_after(at, pass, kept.mlp, stream, branch);
   }
   // Only the first two gathers of a backward slot find nothing newer to wait for.
-  if (c_.sp() && (pass == Pass::recompute || at.layer == range(at.chunk).first + range(at.chunk).count - 1))
-    e_.hold(kept.kept_by);
+  if (context_.sp() &&
+      (pass == Pass::recompute || at.layer == range(at.chunk).first + range(at.chunk).count - 1))
+    emitter_.hold(kept.kept_by);
   if (pass == kForward) leave(kept.kept_by);
   return after ? kNoBuffer : leave_tp(at, pass, partial);
 }
@@ -198,18 +213,19 @@ OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& strea
   SavedChunk& keep = saved(slot);
   keep.layers.resize(static_cast<std::size_t>(layers.count));
   const auto activation = [&](std::int64_t bytes) {
-    return e_.buffer(BufferKind::activation, stage_, bytes);
+    return emitter_.buffer(BufferKind::activation, stage_, bytes);
   };
   BufferId branch = kNoBuffer;
   module_ = -1;
-  e_.after(stage_, arrival);
-  if (slot.microbatch > 0 && c_.gathers_again()) gather_again();
+  emitter_.after(stage_, arrival);
+  if (slot.microbatch > 0 && context_.gathers_again()) gather_again();
 
   if (at.chunk == 0) {
     visit(layout_.parameters[static_cast<std::size_t>(embedding_)].bucket);
-    BufferId rows = temporary(c_.plan.tp > 1 ? c_.activation.gathered : c_.activation.stream);
+    BufferId rows =
+        temporary(context_.plan.tp > 1 ? context_.activation.gathered : context_.activation.stream);
     leave(block(at, BlockKind::embedding, kForward));
-    e_.write(rows, Use::out);
+    emitter_.write(rows, Use::out);
     stream = leave_tp(at, kForward, rows);
   }
   for (int i = 0; i < layers.count; ++i) {
@@ -217,42 +233,54 @@ OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& strea
     visit_layer(at.layer);
     SavedLayer& layer = keep.layers[static_cast<std::size_t>(i)];
     const bool again = recomputed(i);
-    if (again) layer.input = activation(c_.activation.saved_input);
+    if (again) layer.input = activation(context_.activation.saved_input);
     RingedLayer* const place = !again && offloaded(i) ? &next_place() : nullptr;
     if (place) {
-      layer.attention = place->attention, layer.mlp = place->mlp;
+      layer.attention = place->attention;
+      layer.mlp = place->mlp;
       // What has come back since was copied out before: compute is behind it already.
       const bool is_copy =
-          place->reader != kNoOp && e_.lane_at(stage_, place->reader) == lane(LaneKind::device_to_host);
-      if (!is_copy || copied_back_ == kNoOp || place->reader > copied_back_) e_.after(stage_, place->reader);
+          place->reader != kNoOp && emitter_.lane_at(stage_, place->reader) == lane(LaneKind::device_to_host);
+      if (!is_copy || copied_back_ == kNoOp || place->reader > copied_back_)
+        emitter_.after(stage_, place->reader);
     } else {
-      layer.attention =
-          again ? temporary(c_.activation.again_attention) : activation(c_.activation.saved_attention);
-      layer.mlp = again ? temporary(c_.activation.again_mlp) : activation(c_.activation.saved_mlp);
+      layer.attention = again ? temporary(context_.activation.again_attention)
+                              : activation(context_.activation.saved_attention);
+      layer.mlp =
+          again ? temporary(context_.activation.again_mlp) : activation(context_.activation.saved_mlp);
     }
     branch = layer_forward(at, kForward, layer, stream, branch, layer.input);
-    if (place) place->reader = e_.hold(copy_out(at, layer, last_));
+    if (place) place->reader = emitter_.hold(copy_out(at, layer, last_));
   }
   at.layer = kNone16;
   if (!last_chunk(at.chunk)) {
-    if (c_.norms_after()) return last_;  // nothing is pending
+    if (context_.norms_after()) return last_;  // nothing is pending
     block(at, BlockKind::residual, kForward);
-    e_.read(stream, Use::stream), e_.read(branch, Use::branch), e_.write(stream, Use::stream);
+    emitter_.read(stream, Use::stream);
+    emitter_.read(branch, Use::branch);
+    emitter_.write(stream, Use::stream);
     return last_;
   }
   visit(norm_bucket());
-  keep.head = activation(c_.activation.saved_head);
-  keep.logits = e_.buffer(BufferKind::logits, stage_, c_.activation.logits);
+  keep.head = activation(context_.activation.saved_head);
+  keep.logits = emitter_.buffer(BufferKind::logits, stage_, context_.activation.logits);
   at.norm = NormSite::final;
-  const OpId norm = e_.hold(block(at, BlockKind::norm, kForward));
-  e_.read(stream, Use::stream), e_.read(branch, Use::branch), e_.write(keep.head, Use::kept);
+  const OpId norm = emitter_.hold(block(at, BlockKind::norm, kForward));
+  emitter_.read(stream, Use::stream);
+  emitter_.read(branch, Use::branch);
+  emitter_.write(keep.head, Use::kept);
   const BufferId inside = enter_tp(at, kForward, {keep.head, Use::kept});
-  if (head_bucket() != norm_bucket()) leave(norm), visit(head_bucket());
+  if (head_bucket() != norm_bucket()) {
+    leave(norm);
+    visit(head_bucket());
+  }
   leave(block(at, BlockKind::head, kForward));
-  e_.read(inside, inside == keep.head ? Use::kept : Use::gathered), e_.write(keep.logits, Use::loss);
-  if (c_.plan.tp > 1) {
-    keep.stats = temporary(c_.activation.loss_stats);
-    tp(at, OpRole::tp_gather, kForward, w_.loss_gather, {keep.logits, Use::loss}, {keep.stats, Use::stats});
+  emitter_.read(inside, inside == keep.head ? Use::kept : Use::gathered);
+  emitter_.write(keep.logits, Use::loss);
+  if (context_.plan.tp > 1) {
+    keep.stats = temporary(context_.activation.loss_stats);
+    tp(at, OpRole::tp_gather, kForward, works_.loss_gather, {keep.logits, Use::loss},
+       {keep.stats, Use::stats});
   }
   stream = kNoBuffer;
   return last_;
@@ -265,29 +293,35 @@ StageLowering::RingedLayer& StageLowering::next_place() {
 }
 
 OpId StageLowering::copy_out(const Site& at, SavedLayer& layer, OpId after) {
-  layer.host = e_.buffer(BufferKind::host, stage_, c_.activation.saved_attention + c_.activation.saved_mlp);
-  layer.copied_out =
-      e_.emit(op_at(at, OpRole::copy_out, kForward, w_.copy_out, lane(LaneKind::device_to_host)), {after});
-  e_.read(layer.attention, Use::kept), e_.read(layer.mlp, Use::kept), e_.write(layer.host, Use::activation);
+  layer.host = emitter_.buffer(BufferKind::host, stage_,
+                               context_.activation.saved_attention + context_.activation.saved_mlp);
+  layer.copied_out = emitter_.emit(
+      op_at(at, OpRole::copy_out, kForward, works_.copy_out, lane(LaneKind::device_to_host)), {after});
+  emitter_.read(layer.attention, Use::kept);
+  emitter_.read(layer.mlp, Use::kept);
+  emitter_.write(layer.host, Use::activation);
   return layer.copied_out;
 }
 
 void StageLowering::copy_in(const Site& at, SavedLayer& layer) {
   const RingedLayer& place = next_place();
-  layer.attention = place.attention, layer.mlp = place.mlp;
+  layer.attention = place.attention;
+  layer.mlp = place.mlp;
   // Behind the copy out it is behind the layer's forward.
   const bool is_older =
       place.reader == kNoOp ||
-      (place.reader < layer.kept_by && e_.lane_at(stage_, place.reader) == lane(LaneKind::compute));
+      (place.reader < layer.kept_by && emitter_.lane_at(stage_, place.reader) == lane(LaneKind::compute));
   layer.copied_after = is_older ? layer.kept_by : place.reader;
-  layer.copied_in =
-      e_.emit(op_at(at, OpRole::copy_in, Pass::backward, w_.copy_in, lane(LaneKind::host_to_device)),
-              {layer.copied_out, is_older ? kNoOp : place.reader});
+  layer.copied_in = emitter_.emit(
+      op_at(at, OpRole::copy_in, Pass::backward, works_.copy_in, lane(LaneKind::host_to_device)),
+      {layer.copied_out, is_older ? kNoOp : place.reader});
   copied_back_ = copied_back_ == kNoOp ? layer.copied_out : std::max(copied_back_, layer.copied_out);
-  e_.read(layer.host, Use::activation), e_.write(layer.attention, Use::kept), e_.write(layer.mlp, Use::kept);
-  const bool regathered = c_.sp() && !c_.split_backward();
+  emitter_.read(layer.host, Use::activation);
+  emitter_.write(layer.attention, Use::kept);
+  emitter_.write(layer.mlp, Use::kept);
+  const bool regathered = context_.sp() && !context_.split_backward();
   if (!regathered)
-    e_.after(stage_, layer.copied_in);  // else compute waits for the gather that waits for the copy
+    emitter_.after(stage_, layer.copied_in);  // else compute waits for the gather that waits for the copy
 }
 
 }  // namespace sextant::lowering

@@ -11,14 +11,15 @@ using Use = OperandUse;
 // Before the first gradient of a bucket is written: its place must have been reduced and added up. Buckets take the
 // places of the ring by turns; an embedding that is the head as well has one of its own from the head's backward to its own.
 void StageLowering::wait_gradients(const Site& at, BlockKind kind) {
-  if (!c_.ring_gradients()) return;
+  if (!context_.ring_gradients()) return;
   const auto [first, last] = parameters_of(at, kind);
   for (int i = first; i < last; ++i) {
     const int b = layout_.parameters[static_cast<std::size_t>(i)].bucket;
     int& slot = ring_slot_[static_cast<std::size_t>(b)];
     if (slot >= 0) continue;
-    slot = b == shared_bucket_ ? kSharedSlot : static_cast<int>(next_ring_slot_++ % c_.gradient_ring_count());
-    e_.after(stage_, ring_reduced_[static_cast<std::size_t>(slot)]);
+    slot = b == shared_bucket_ ? kSharedSlot
+                               : static_cast<int>(next_ring_slot_++ % context_.gradient_ring_count());
+    emitter_.after(stage_, ring_reduced_[static_cast<std::size_t>(slot)]);
     clear_padding(b, at);
   }
 }
@@ -31,20 +32,23 @@ std::int64_t StageLowering::padding(int b) const {
 }
 
 void StageLowering::write_padding(int b, BufferId to) {
-  const auto bytes = [&](std::int64_t x) { return std::llround(c_.state.gradient * static_cast<double>(x)); };
+  const auto bytes = [&](std::int64_t x) {
+    return std::llround(context_.state.gradient * static_cast<double>(x));
+  };
   std::int64_t filled = 0;
   for (const Parameter& p : std::span(layout_.parameters).subspan(bucket(b).first, bucket(b).count)) {
-    e_.write(to, Use::gradient, bytes(filled), bytes(p.offset));
+    emitter_.write(to, Use::gradient, bytes(filled), bytes(p.offset));
     filled = p.offset + p.elements;
   }
-  e_.write(to, Use::gradient, bytes(filled), bytes(bucket(b).elements));
+  emitter_.write(to, Use::gradient, bytes(filled), bytes(bucket(b).elements));
 }
 
 Op StageLowering::clearing(std::int64_t elements) {
   Op op;
   op.role = OpRole::zero_grad;
   op.stage = static_cast<std::uint16_t>(stage_);
-  op.work = e_.work(StateWork{StateKind::zero, elements, c_.training.parameter, c_.training.gradient, false});
+  op.work = emitter_.work(
+      StateWork{StateKind::zero, elements, context_.training.parameter, context_.training.gradient, false});
   op.lanes[0] = lane(LaneKind::compute);
   return op;
 }
@@ -56,58 +60,58 @@ void StageLowering::clear_padding(int b, const Site& at) {
   Op op = clearing(elements);
   op.bucket = static_cast<std::uint16_t>(b);
   op.microbatch = static_cast<std::uint16_t>(at.microbatch);
-  e_.emit(op);
-  if (e_.operands())
+  emitter_.emit(op);
+  if (emitter_.operands())
     write_padding(b, gradient_ring_[static_cast<std::size_t>(ring_slot_[static_cast<std::size_t>(b)])]);
 }
 
 // Resident gradients, before a step; of those that begin written only the padding, where a reduction has left a slice.
 void StageLowering::clear_gradients() {
-  const bool written = c_.stack.rules.gradients_begin_written;
+  const bool written = context_.stack.rules.gradients_begin_written;
   std::int64_t elements = layout_.padded;
   if (written) elements -= layout_.elements;
   if (!written && head_apart_) elements += layout_.parameters[static_cast<std::size_t>(embedding_)].elements;
   if (elements == 0) return;
-  e_.emit(clearing(elements));
-  if (!e_.operands()) return;
+  emitter_.emit(clearing(elements));
+  if (!emitter_.operands()) return;
   for (std::size_t b = 0; b < gradient_.size(); ++b)
-    written ? write_padding(static_cast<int>(b), gradient_[b]) : e_.write(gradient_[b], Use::gradient);
-  if (!written) e_.write(head_gradient_, Use::gradient);
+    written ? write_padding(static_cast<int>(b), gradient_[b]) : emitter_.write(gradient_[b], Use::gradient);
+  if (!written) emitter_.write(head_gradient_, Use::gradient);
 }
 
 // The block that was emitted last writes the gradient of a parameter; where it adds to what is there, it reads it as well.
 void StageLowering::write_gradient(std::size_t parameter, bool of_head) {
   const Parameter& p = layout_.parameters[parameter];
-  const bool ring = c_.ring_gradients(), written = c_.stack.rules.gradients_begin_written;
+  const bool ring = context_.ring_gradients(), written = context_.stack.rules.gradients_begin_written;
   if (of_head && head_apart_) {
-    if (written && std::exchange(head_begun_, true)) e_.read(head_gradient_, Use::gradient);
-    e_.write(head_gradient_, Use::gradient);
+    if (written && std::exchange(head_begun_, true)) emitter_.read(head_gradient_, Use::gradient);
+    emitter_.write(head_gradient_, Use::gradient);
     return;
   }
   const BufferId to =
       ring ? gradient_ring_[static_cast<std::size_t>(ring_slot_[p.bucket])] : gradient_[p.bucket];
-  const auto begin = std::llround(c_.state.gradient * static_cast<double>(p.offset)),
-             end = std::llround(c_.state.gradient * static_cast<double>(p.offset + p.elements));
+  const auto begin = std::llround(context_.state.gradient * static_cast<double>(p.offset)),
+             end = std::llround(context_.state.gradient * static_cast<double>(p.offset + p.elements));
   const bool adds =
       ring ? p.bucket == shared_bucket_ && remaining_[p.bucket] == 1 : written && begun_[parameter];
   begun_[parameter] = true;
-  if (adds) e_.read(to, Use::gradient, begin, end);
-  e_.write(to, Use::gradient, begin, end);
+  if (adds) emitter_.read(to, Use::gradient, begin, end);
+  emitter_.write(to, Use::gradient, begin, end);
 }
 
 void StageLowering::add_gradients(const Site& at, BlockKind kind, OpId op) {
   const auto [first, last] = parameters_of(at, kind);
   const bool tied_head = kind == BlockKind::head && head_ < 0;  // the embedding's own backward completes it
-  const bool ring = c_.ring_gradients();
-  if (e_.operands())
+  const bool ring = context_.ring_gradients();
+  if (emitter_.operands())
     for (int i = first; i < last; ++i) write_gradient(static_cast<std::size_t>(i), tied_head);
-  const bool final_pass = static_cast<int>(at.microbatch) == c_.microbatches - 1;
+  const bool final_pass = static_cast<int>(at.microbatch) == context_.microbatches - 1;
   if (!ring && (tied_head || !final_pass)) return;
   for (int i = first; i < last; ++i) {
     const int b = layout_.parameters[static_cast<std::size_t>(i)].bucket;
     if (--remaining_[static_cast<std::size_t>(b)] > 0) continue;
     remaining_[static_cast<std::size_t>(b)] = contributions(b);
-    e_.hold(op);  // the next stage need not wait for what follows
+    emitter_.hold(op);  // the next stage need not wait for what follows
     if (kind == BlockKind::embedding && head_apart_) op = join_head();
     if (b == tied_bucket_ && !ring)
       tied_ready_ = reduces_beside() ? op : kNoOp;
@@ -118,43 +122,43 @@ void StageLowering::add_gradients(const Site& at, BlockKind kind, OpId op) {
 
 OpId StageLowering::join_head() {
   const Parameter& p = layout_.parameters[static_cast<std::size_t>(embedding_)];
-  const auto begin = std::llround(c_.state.gradient * static_cast<double>(p.offset)),
-             end = std::llround(c_.state.gradient * static_cast<double>(p.offset + p.elements));
+  const auto begin = std::llround(context_.state.gradient * static_cast<double>(p.offset)),
+             end = std::llround(context_.state.gradient * static_cast<double>(p.offset + p.elements));
   Op op;
   op.role = OpRole::grad_accumulate;
   op.stage = static_cast<std::uint16_t>(stage_);
   op.bucket = static_cast<std::uint16_t>(p.bucket);
-  op.work = e_.work(
-      StateWork{StateKind::accumulate, p.elements, c_.training.parameter, c_.training.gradient, false});
+  op.work = emitter_.work(StateWork{StateKind::accumulate, p.elements, context_.training.parameter,
+                                    context_.training.gradient, false});
   op.lanes[0] = lane(LaneKind::compute);
-  last_ = e_.hold(e_.emit(op));
-  e_.read(head_gradient_, Use::gradient);
-  e_.read(gradient_[p.bucket], Use::gradient, begin, end);
-  e_.write(gradient_[p.bucket], Use::gradient, begin, end);
+  last_ = emitter_.hold(emitter_.emit(op));
+  emitter_.read(head_gradient_, Use::gradient);
+  emitter_.read(gradient_[p.bucket], Use::gradient, begin, end);
+  emitter_.write(gradient_[p.bucket], Use::gradient, begin, end);
   return last_;
 }
 
 BufferId StageLowering::tied_buffer() const {
   if (tied_bucket_ < 0) return kNoBuffer;
-  return (c_.ring_gradients() ? accumulator_ : gradient_)[static_cast<std::size_t>(tied_bucket_)];
+  return (context_.ring_gradients() ? accumulator_ : gradient_)[static_cast<std::size_t>(tied_bucket_)];
 }
 
 std::int64_t StageLowering::tied_elements() const {
   const Bucket& b = bucket(tied_bucket_);
-  return c_.ring_gradients() ? b.slice(layout_.shards) : layout_.parameters[b.first].elements;
+  return context_.ring_gradients() ? b.slice(layout_.shards) : layout_.parameters[b.first].elements;
 }
 
 void StageLowering::reduce_tied(OpId exchanged) {
-  if (c_.ring_gradients())
+  if (context_.ring_gradients())
     finish_bucket(tied_bucket_, exchanged);
   else
-    reduce_bucket(tied_bucket_, exchanged, static_cast<std::uint32_t>(c_.microbatches - 1), true);
+    reduce_bucket(tied_bucket_, exchanged, static_cast<std::uint32_t>(context_.microbatches - 1), true);
 }
 
 // What happens to a bucket once its gradients are complete: norm-weight partials over tp, the reduction over its shards,
 // over replicas of the shard, and accumulation.
 void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, bool last) {
-  const bool beside = reduces_beside(), ring = c_.ring_gradients();
+  const bool beside = reduces_beside(), ring = context_.ring_gradients();
   const LaneId on = lane(beside ? LaneKind::grad_reduce : LaneKind::compute);
   const bool behind_exchange = b == tied_bucket_ && !ring;  // which is on this lane
   OpId wait = beside && !behind_exchange ? ready : kNoOp;
@@ -163,9 +167,9 @@ void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, b
       ring ? gradient_ring_[static_cast<std::size_t>(ring_slot_[index])] : gradient_[index];
   const std::int64_t slice = bucket(b).slice(layout_.shards);
   const auto bytes = [&](std::int64_t elements) {
-    return e_.operands() ? std::llround(c_.state.gradient * static_cast<double>(elements)) : 0;
+    return emitter_.operands() ? std::llround(context_.state.gradient * static_cast<double>(elements)) : 0;
   };
-  const StageLinks& links = c_.links.of(stage_);
+  const StageLinks& links = context_.links.of(stage_);
   Op op;
   op.stage = static_cast<std::uint16_t>(stage_);
   op.bucket = static_cast<std::uint16_t>(b);
@@ -174,52 +178,55 @@ void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, b
   const auto emit = [&](OpRole role, WorkId work) {
     op.role = role;
     op.work = work;
-    const OpId id = e_.emit(op, {wait});
+    const OpId id = emitter_.emit(op, {wait});
     wait = kNoOp;
     return id;
   };
   OpId done = ready;
 
-  if (c_.plan.tp > 1) {
+  if (context_.plan.tp > 1) {
     std::int64_t norms = 0;
     for (std::uint32_t i = bucket(b).first; i < bucket(b).first + bucket(b).count; ++i)
-      if (is_summed_over_tp(layout_.parameters[i].kind, c_.model, c_.plan))
+      if (is_summed_over_tp(layout_.parameters[i].kind, context_.model, context_.plan))
         norms += layout_.parameters[i].elements;
     if (norms > 0) {
       done = emit(OpRole::sp_reduce,
-                  e_.work(CollectiveWork{CollectiveKind::all_reduce,
-                                         Bytes(norms * size_bytes(c_.training.gradient)), links.tp, false}));
+                  emitter_.work(CollectiveWork{CollectiveKind::all_reduce,
+                                               Bytes(norms * size_bytes(context_.training.gradient)),
+                                               links.tp, false}));
       for (std::uint32_t i = bucket(b).first; i < bucket(b).first + bucket(b).count; ++i) {
         const Parameter& p = layout_.parameters[i];
-        if (!is_summed_over_tp(p.kind, c_.model, c_.plan)) continue;
-        e_.read(gradient, Use::gradient, bytes(p.offset), bytes(p.offset + p.elements));
-        e_.write(gradient, Use::gradient, bytes(p.offset), bytes(p.offset + p.elements));
+        if (!is_summed_over_tp(p.kind, context_.model, context_.plan)) continue;
+        emitter_.read(gradient, Use::gradient, bytes(p.offset), bytes(p.offset + p.elements));
+        emitter_.write(gradient, Use::gradient, bytes(p.offset), bytes(p.offset + p.elements));
       }
     }
   }
-  if (c_.plan.replicas() > 1) {
+  if (context_.plan.replicas() > 1) {
     done = emit(OpRole::grad_reduce, reduce_work_[index]);
-    e_.read(gradient, Use::gradient, 0, bytes(bucket(b).elements));
-    e_.write(gradient, Use::gradient, 0, bytes(slice));
+    emitter_.read(gradient, Use::gradient, 0, bytes(bucket(b).elements));
+    emitter_.write(gradient, Use::gradient, 0, bytes(slice));
   }
   if (links.replica.size > 1 && layout_.shards > 1) {
-    done =
-        emit(OpRole::grad_replica_reduce,
-             e_.work(CollectiveWork{CollectiveKind::all_reduce,
-                                    Bytes(slice * size_bytes(c_.training.reduction)), links.replica, false}));
-    e_.read(gradient, Use::gradient, 0, bytes(slice)), e_.write(gradient, Use::gradient, 0, bytes(slice));
+    done = emit(OpRole::grad_replica_reduce,
+                emitter_.work(CollectiveWork{CollectiveKind::all_reduce,
+                                             Bytes(slice * size_bytes(context_.training.reduction)),
+                                             links.replica, false}));
+    emitter_.read(gradient, Use::gradient, 0, bytes(slice));
+    emitter_.write(gradient, Use::gradient, 0, bytes(slice));
   }
-  if (c_.sums_on_host()) {
+  if (context_.sums_on_host()) {
     done = sum_on_host(b, done, microbatch, gradient);
   } else if (ring) {
-    done = emit(
-        OpRole::grad_accumulate,
-        e_.work(StateWork{StateKind::accumulate, slice, c_.training.parameter, c_.training.gradient, false}));
-    e_.read(gradient, Use::gradient, 0, bytes(slice)), e_.write(accumulator_[index], Use::optimizer);
+    done = emit(OpRole::grad_accumulate,
+                emitter_.work(StateWork{StateKind::accumulate, slice, context_.training.parameter,
+                                        context_.training.gradient, false}));
+    emitter_.read(gradient, Use::gradient, 0, bytes(slice));
+    emitter_.write(accumulator_[index], Use::optimizer);
     if (accumulated_[index])
-      e_.read(accumulator_[index], Use::optimizer);  // the first replaces what the last step left
+      emitter_.read(accumulator_[index], Use::optimizer);  // the first replaces what the last step left
     accumulated_[index] = true;
-    ring_reduced_[static_cast<std::size_t>(ring_slot_[index])] = beside ? e_.hold(done) : kNoOp;
+    ring_reduced_[static_cast<std::size_t>(ring_slot_[index])] = beside ? emitter_.hold(done) : kNoOp;
     ring_slot_[index] = -1;
   }
   const bool exchanged_later = ring && b == tied_bucket_;
@@ -231,85 +238,87 @@ void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, b
 OpId StageLowering::sum_on_host(int b, OpId ready, std::uint32_t microbatch, BufferId reduced) {
   const auto index = static_cast<std::size_t>(b);
   const std::int64_t slice = bucket(b).slice(layout_.shards);
-  const std::int64_t bytes = slice * size_bytes(c_.training.gradient);
+  const std::int64_t bytes = slice * size_bytes(context_.training.gradient);
   const bool first = !accumulated_[index];
   Op op;
   op.stage = static_cast<std::uint16_t>(stage_);
   op.bucket = static_cast<std::uint16_t>(b);
   op.microbatch = static_cast<std::uint16_t>(microbatch);
   op.role = OpRole::copy_out;
-  op.work = e_.work(CopyWork{Bytes(bytes), CopyDirection::device_to_host});
+  op.work = emitter_.work(CopyWork{Bytes(bytes), CopyDirection::device_to_host});
   op.lanes[0] = lane(LaneKind::device_to_host);
-  OpId done = e_.hold(e_.emit(op, {ready}));
-  e_.read(reduced, Use::gradient, 0, std::llround(c_.state.gradient * static_cast<double>(slice)));
-  e_.write(first ? host_gradient_[index] : landing_, Use::gradient, 0, bytes);
+  OpId done = emitter_.hold(emitter_.emit(op, {ready}));
+  emitter_.read(reduced, Use::gradient, 0,
+                std::llround(context_.state.gradient * static_cast<double>(slice)));
+  emitter_.write(first ? host_gradient_[index] : landing_, Use::gradient, 0, bytes);
   // Of the others the sum is waited for, at once.
   ring_reduced_[static_cast<std::size_t>(ring_slot_[index])] = first ? done : kNoOp;
   ring_slot_[index] = -1;
   accumulated_[index] = true;
   if (first) return done;
   op.role = OpRole::grad_accumulate;
-  op.work =
-      e_.work(StateWork{StateKind::accumulate, slice, c_.training.parameter, c_.training.gradient, true});
+  op.work = emitter_.work(
+      StateWork{StateKind::accumulate, slice, context_.training.parameter, context_.training.gradient, true});
   op.lanes[0] = lane(LaneKind::host);
-  done = e_.hold(e_.emit(op, {done}));
-  e_.read(landing_, Use::gradient, 0, bytes);
-  e_.read(host_gradient_[index], Use::gradient), e_.write(host_gradient_[index], Use::gradient);
-  e_.after(stage_, done);
+  done = emitter_.hold(emitter_.emit(op, {done}));
+  emitter_.read(landing_, Use::gradient, 0, bytes);
+  emitter_.read(host_gradient_[index], Use::gradient);
+  emitter_.write(host_gradient_[index], Use::gradient);
+  emitter_.after(stage_, done);
   return done;
 }
 
 // The squared norm of a bucket's owned slice, and the copy of what the host will update.
 void StageLowering::finish_bucket(int b, OpId ready) {
-  const bool on_host_lane = c_.sums_on_host(), beside = reduces_beside() || on_host_lane;
+  const bool on_host_lane = context_.sums_on_host(), beside = reduces_beside() || on_host_lane;
   const auto index = static_cast<std::size_t>(b);
-  const BufferId owned = on_host_lane          ? host_gradient_[index]
-                         : c_.ring_gradients() ? accumulator_[index]
-                                               : gradient_[index];
+  const BufferId owned = on_host_lane                ? host_gradient_[index]
+                         : context_.ring_gradients() ? accumulator_[index]
+                                                     : gradient_[index];
   const std::int64_t slice = bucket(b).slice(layout_.shards);
   const auto bytes = [&](std::int64_t elements) {
-    return e_.operands() ? std::llround(c_.state.gradient * static_cast<double>(elements)) : 0;
+    return emitter_.operands() ? std::llround(context_.state.gradient * static_cast<double>(elements)) : 0;
   };
   Op op;
   op.stage = static_cast<std::uint16_t>(stage_);
   op.bucket = static_cast<std::uint16_t>(b);
   OpId done = ready;
-  if (c_.stack.rules.clip_gradients) {
+  if (context_.stack.rules.clip_gradients) {
     op.role = OpRole::norm_partial;
-    op.work =
-        e_.work(StateWork{StateKind::norm, slice, c_.training.parameter, c_.training.gradient, on_host_lane});
+    op.work = emitter_.work(StateWork{StateKind::norm, slice, context_.training.parameter,
+                                      context_.training.gradient, on_host_lane});
     op.lanes[0] = lane(on_host_lane ? LaneKind::host : beside ? LaneKind::grad_reduce : LaneKind::compute);
-    done = e_.emit(op, {on_host_lane ? ready : kNoOp});
-    e_.read(owned, Use::gradient, 0,
-            on_host_lane ? slice * std::int64_t{size_bytes(c_.training.gradient)} : bytes(slice));
-    e_.write(norm_buffer_, Use::norm, std::int64_t{8} * b, std::int64_t{8} * b + 8);
-    norm_partial_ = e_.hold(done);
+    done = emitter_.emit(op, {on_host_lane ? ready : kNoOp});
+    emitter_.read(owned, Use::gradient, 0,
+                  on_host_lane ? slice * std::int64_t{size_bytes(context_.training.gradient)} : bytes(slice));
+    emitter_.write(norm_buffer_, Use::norm, std::int64_t{8} * b, std::int64_t{8} * b + 8);
+    norm_partial_ = emitter_.hold(done);
     norm_beside_ = beside;
   }
   if (on_host(slice) > 0 && !on_host_lane) {
     op.role = OpRole::copy_out;
-    op.work = e_.work(
-        CopyWork{Bytes(on_host(slice) * size_bytes(c_.training.gradient)), CopyDirection::device_to_host});
+    op.work = emitter_.work(CopyWork{Bytes(on_host(slice) * size_bytes(context_.training.gradient)),
+                                     CopyDirection::device_to_host});
     op.lanes[0] = lane(LaneKind::device_to_host);
-    e_.emit(op, {done});
-    e_.read(owned, Use::gradient, bytes(slice - on_host(slice)), bytes(slice)),
-        e_.write(host_gradient_[index], Use::gradient);
+    emitter_.emit(op, {done});
+    emitter_.read(owned, Use::gradient, bytes(slice - on_host(slice)), bytes(slice));
+    emitter_.write(host_gradient_[index], Use::gradient);
   }
 }
 
 // The global squared norm needs every stage's partials; it ends the step.
 void StageLowering::norm_reduce(const std::vector<StageLowering>& all) {
-  if (!c_.stack.rules.clip_gradients) return;
+  if (!context_.stack.rules.clip_gradients) return;
   Op op;
   op.role = OpRole::norm_reduce;
   op.stage = static_cast<std::uint16_t>(stage_);
   op.lanes[0] = lane(LaneKind::compute);
-  op.work = e_.work(CollectiveWork{CollectiveKind::all_reduce, Bytes(8), c_.links.world, false});
+  op.work = emitter_.work(CollectiveWork{CollectiveKind::all_reduce, Bytes(8), context_.links.world, false});
   for (const StageLowering& stage : all)
-    if (&stage != this || norm_beside_) e_.after(stage_, stage.norm_partial_);
-  e_.emit(op);
-  for (const StageLowering& stage : all) e_.read(stage.norm_buffer_, Use::norm);
-  e_.write(norm_total_, Use::norm);
+    if (&stage != this || norm_beside_) emitter_.after(stage_, stage.norm_partial_);
+  emitter_.emit(op);
+  for (const StageLowering& stage : all) emitter_.read(stage.norm_buffer_, Use::norm);
+  emitter_.write(norm_total_, Use::norm);
 }
 
 }  // namespace sextant::lowering

@@ -91,7 +91,10 @@ BlockWork block_work(const Context& c, BlockKind kind, Pass pass) {
   if (kind != BlockKind::embedding && kind != BlockKind::head) w.vocab = 0;
   if (!of_qkv && kind != BlockKind::attention) w.qk_norm = QkNorm::none;
   if (kind != BlockKind::attention) w.window = 0;
-  if (kind != BlockKind::head) w.normalized = w.short_logits = false, w.chunk = 0;
+  if (kind != BlockKind::head) {
+    w.normalized = w.short_logits = false;
+    w.chunk = 0;
+  }
   const bool biased[] = {c.model.qkv_bias, c.model.output_bias, c.model.mlp_bias};
   if (kind == BlockKind::qkv || kind == BlockKind::attention || kind == BlockKind::mlp)
     w.bias = biased[kind == BlockKind::qkv ? 0 : kind == BlockKind::attention ? 1 : 2];

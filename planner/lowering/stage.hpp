@@ -77,14 +77,14 @@ class StageLowering {
     OpId last_reader = kNoOp;
   };
 
-  int model_chunk(const Slot& slot) const { return slot.chunk * c_.plan.pp + stage_; }
-  bool last_chunk(int chunk) const { return chunk == c_.n_chunks() - 1; }
-  LayerRange range(int chunk) const { return c_.ranges[static_cast<std::size_t>(chunk)]; }
+  int model_chunk(const Slot& slot) const { return slot.chunk * context_.plan.pp + stage_; }
+  bool last_chunk(int chunk) const { return chunk == context_.n_chunks() - 1; }
+  LayerRange range(int chunk) const { return context_.ranges[static_cast<std::size_t>(chunk)]; }
   bool recomputed(int layer_in_chunk) const;
-  bool offloaded(int layer_in_chunk) const { return layer_in_chunk < c_.plan.activation_offload; }
+  bool offloaded(int layer_in_chunk) const { return layer_in_chunk < context_.plan.activation_offload; }
   SavedChunk& saved(const Slot&);
   LaneId lane(LaneKind kind) const { return Emitter::lane(stage_, kind); }
-  BufferId temporary(std::int64_t bytes) { return e_.buffer(BufferKind::workspace, stage_, bytes); }
+  BufferId temporary(std::int64_t bytes) { return emitter_.buffer(BufferKind::workspace, stage_, bytes); }
 
   // stamp.cpp: a slot that differs from an earlier one of its kind in its micro-batch alone is copied.
   struct Turns {  // how often each ring has turned, and the units visited and fetched so far
@@ -118,10 +118,10 @@ class StageLowering {
   template <class Visit>
   void each_waited(SlotKind, const Turns&, std::size_t first_unit, std::size_t last_unit, const Visit&);
   Forward& forward_of(const Slot& slot) {
-    return forwards_[slot.chunk * static_cast<std::size_t>(c_.microbatches) + slot.microbatch];
+    return forwards_[slot.chunk * static_cast<std::size_t>(context_.microbatches) + slot.microbatch];
   }
-  bool tells_apart() const { return saved_.size() != static_cast<std::size_t>(c_.plan.vp); }
-  std::size_t unit_ring_size() const { return visits_.empty() ? 0 : c_.unit_ring_count(); }
+  bool tells_apart() const { return saved_.size() != static_cast<std::size_t>(context_.plan.vp); }
+  std::size_t unit_ring_size() const { return visits_.empty() ? 0 : context_.unit_ring_count(); }
   std::vector<Stamp>& stamps_of(SlotKind, const Slot&);
   static std::vector<LaneKind> lanes_of_slots(const Context&);  // which may have operations
   bool repeatable(const Slot&) const;
@@ -184,19 +184,19 @@ class StageLowering {
   int head_bucket() const {  // a tied head on the embedding's stage is the embedding
     return layout_.parameters[static_cast<std::size_t>(head_ >= 0 ? head_ : embedding_)].bucket;
   }
-  bool fetches_modules() const { return c_.ring_parameters() && c_.stack.rules.fetch_modules; }
+  bool fetches_modules() const { return context_.ring_parameters() && context_.stack.rules.fetch_modules; }
   void visit(int bucket);
   void visit_layer(int layer);
   void visit_module(const Site&, BlockKind);  // of the layer, before a block that reads it
   void leave(OpId last_reader) {
-    if (!visits_.empty()) visits_[next_visit_ - 1].last_reader = e_.hold(last_reader);
+    if (!visits_.empty()) visits_[next_visit_ - 1].last_reader = emitter_.hold(last_reader);
   }
   void fetch(std::size_t visit_index);
   void reduce_bucket(int bucket, OpId ready, std::uint32_t microbatch, bool last);  // of the step
   void finish_bucket(int bucket, OpId ready);
   OpId sum_on_host(int bucket, OpId ready, std::uint32_t microbatch, BufferId reduced);
   OpId join_head();  // adds what the head has summed to the embedding's gradient
-  bool reduces_beside() const { return c_.plan.overlap_grad_reduce && c_.plan.replicas() > 1; }
+  bool reduces_beside() const { return context_.plan.overlap_grad_reduce && context_.plan.replicas() > 1; }
   Op clearing(std::int64_t elements);
   void clear_padding(int bucket, const Site&);
   void write_padding(int bucket, BufferId to);
@@ -211,9 +211,9 @@ class StageLowering {
   const Bucket& bucket(int b) const { return layout_.buckets[static_cast<std::size_t>(b)]; }
   int contributions(int b) const { return static_cast<int>(bucket(b).count) + (b == shared_bucket_ ? 1 : 0); }
 
-  Emitter& e_;
-  const Context& c_;
-  const StageWorks& w_;
+  Emitter& emitter_;
+  const Context& context_;
+  const StageWorks& works_;
   int stage_;
   std::vector<Slot> order_;
   ParameterLayout layout_;

@@ -32,12 +32,12 @@ std::vector<LaneKind> StageLowering::lanes_of_slots(const Context& c) {
 bool StageLowering::repeatable(const Slot& slot) const {
   if (slot.kind == SlotKind::forward) return slot.microbatch > 0;
   // Sums on the host: the first micro-batch has none, and a wait for the last of a slot outlives it.
-  return static_cast<int>(slot.microbatch) + 1 < c_.microbatches && !c_.sums_on_host();
+  return static_cast<int>(slot.microbatch) + 1 < context_.microbatches && !context_.sums_on_host();
 }
 
 std::vector<StageLowering::Stamp>& StageLowering::stamps_of(SlotKind kind, const Slot& slot) {
   const std::size_t place =
-      static_cast<std::size_t>(kind) * static_cast<std::size_t>(c_.plan.vp) + slot.chunk;
+      static_cast<std::size_t>(kind) * static_cast<std::size_t>(context_.plan.vp) + slot.chunk;
   if (std::vector<Stamp>* known = shared_stamps_[place]) return *known;
   const int chunk = model_chunk(slot);
   if (alike_ && chunk > 0 && !last_chunk(chunk))
@@ -50,23 +50,27 @@ std::vector<StageLowering::Stamp>& StageLowering::stamps_of(SlotKind kind, const
 template <class Visit>
 void StageLowering::each_waited(SlotKind kind, const Turns& at, std::size_t first_unit, std::size_t last_unit,
                                 const Visit& visit) {
-  for (std::size_t unit = first_unit; unit < last_unit; ++unit)
-    visit(visits_[unit].wait), visit(visits_[unit].gather), visit(visits_[unit].last_reader);
+  for (std::size_t unit = first_unit; unit < last_unit; ++unit) {
+    visit(visits_[unit].wait);
+    visit(visits_[unit].gather);
+    visit(visits_[unit].last_reader);
+  }
   if (!layer_ring_.empty() && kind != SlotKind::weight) {
     for (std::size_t turn = 0; turn < layer_ring_.size(); ++turn)
       visit(layer_ring_[(at.copy + turn) % layer_ring_.size()].reader);
     visit(copied_back_);
   }
   if (kind == SlotKind::forward) return;
-  for (std::size_t turn = 0; c_.sp() && turn < 2; ++turn) visit(regather_reader_[(at.regather + turn) % 2]);
-  const std::size_t places = c_.ring_gradients() ? c_.gradient_ring_count() : 0;
+  for (std::size_t turn = 0; context_.sp() && turn < 2; ++turn)
+    visit(regather_reader_[(at.regather + turn) % 2]);
+  const std::size_t places = context_.ring_gradients() ? context_.gradient_ring_count() : 0;
   for (std::size_t turn = 0; turn < places; ++turn) visit(ring_reduced_[(at.gradient + turn) % places]);
   if (shared_bucket_ >= 0) visit(ring_reduced_[kSharedSlot]);
 }
 
 // A lane may be behind some of its own micro-batch's forward: which part of it.
 std::array<OpId, 2> StageLowering::waits_for_forward() const {
-  const auto behind = e_.behind(stage_);
+  const auto behind = emitter_.behind(stage_);
   const auto newest = [&](LaneKind waits, LaneKind other) {
     return behind[static_cast<std::size_t>(waits) * kLaneKinds + static_cast<std::size_t>(other)];
   };
@@ -89,8 +93,8 @@ void StageLowering::enter(const Slot& slot, OpId arrival, Entry& entry) {
   entry.told.resize(entry.ops.size());
   for (std::size_t i = 0; i < entry.ops.size(); ++i) {
     const OpId op = entry.ops[i];
-    const LaneId on = op == kNoOp ? kNoLane : e_.lane_at(stage_, op);
-    entry.told[i] = std::uint64_t{e_.past(stage_, op, on, lanes_of_slots_)} << 16 |
+    const LaneId on = op == kNoOp ? kNoLane : emitter_.lane_at(stage_, op);
+    entry.told[i] = std::uint64_t{emitter_.past(stage_, op, on, lanes_of_slots_)} << 16 |
                     (on == kNoLane ? kNoLane : static_cast<LaneId>(on % kLaneKinds));
   }
 }
@@ -133,8 +137,9 @@ bool StageLowering::remember(Stamp& stamp, const Slot& slot, const Known& known)
   const Turns before = stamp.entry.turns, after = turns();
   stamp.turned = {after.regather - before.regather, after.gradient - before.gradient,
                   after.copy - before.copy, after.visit - before.visit, after.fetch - before.fetch};
-  bool whole = e_.idle(stage_) && after.fetch < std::max<std::size_t>(1, visit_bucket_.size());
-  for (const OpId dep : e_.deps().subspan(stamp.ops.deps_first, stamp.ops.deps_last - stamp.ops.deps_first))
+  bool whole = emitter_.idle(stage_) && after.fetch < std::max<std::size_t>(1, visit_bucket_.size());
+  for (const OpId dep :
+       emitter_.deps().subspan(stamp.ops.deps_first, stamp.ops.deps_last - stamp.ops.deps_first))
     whole = whole && known(dep);
   each_waited(slot.kind, before, before.visit, after.fetch, [&](OpId op) {
     stamp.after.push_back(op);
@@ -151,7 +156,7 @@ bool StageLowering::remember(Stamp& stamp, const Slot& slot, const Known& known)
 
 OpId StageLowering::repeat(const Stamp& stamp, const Entry& now, const Slot& slot) {
   const Entry& then = stamp.entry;
-  const OpId shift = e_.size() - stamp.ops.first;
+  const OpId shift = emitter_.size() - stamp.ops.first;
   const auto outside = [&](OpId op) {
     for (std::size_t i = 0; i < then.ops.size(); ++i)
       if (then.ops[i] == op) return now.ops[i];
@@ -160,14 +165,17 @@ OpId StageLowering::repeat(const Stamp& stamp, const Entry& now, const Slot& slo
   const auto moved = [&](OpId op) {
     return op == kNoOp ? op : op >= stamp.ops.first ? op + shift : outside(op);
   };
-  e_.repeat(stamp.ops, {stamp.stage, stamp.microbatch}, {stage_, slot.microbatch}, outside);
-  const auto behind = e_.behind(stage_);
+  emitter_.repeat(stamp.ops, {stamp.stage, stamp.microbatch}, {stage_, slot.microbatch}, outside);
+  const auto behind = emitter_.behind(stage_);
   for (const auto& [place, op] : stamp.waited) behind[place] = moved(op);
   auto left = stamp.after.begin();
   const std::size_t fetched = now.turns.fetch + stamp.turned.fetch;
   each_waited(slot.kind, now.turns, now.turns.visit, fetched, [&](OpId& op) { op = moved(*left++); });
-  next_regather_ += stamp.turned.regather, next_ring_slot_ += stamp.turned.gradient;
-  next_place_ += stamp.turned.copy, next_visit_ += stamp.turned.visit, next_fetch_ = fetched;
+  next_regather_ += stamp.turned.regather;
+  next_ring_slot_ += stamp.turned.gradient;
+  next_place_ += stamp.turned.copy;
+  next_visit_ += stamp.turned.visit;
+  next_fetch_ = fetched;
   return last_ = moved(stamp.result);
 }
 
@@ -179,25 +187,26 @@ void StageLowering::recall(const Slot& slot) {
   SavedChunk& keep = saved(slot);
   keep.layers.resize(stamp.kept.size());
   const auto moved = [&](OpId op) { return op == kNoOp ? op : op - stamp.ops.first + forward.first; };
-  for (std::size_t i = 0; i < stamp.kept.size(); ++i)
-    keep.layers[i].kept_by = moved(stamp.kept[i].first),
+  for (std::size_t i = 0; i < stamp.kept.size(); ++i) {
+    keep.layers[i].kept_by = moved(stamp.kept[i].first);
     keep.layers[i].copied_out = moved(stamp.kept[i].second);
+  }
 }
 
 template <class Emit>
 OpId StageLowering::emit_or_repeat(const Slot& slot, OpId arrival, const Emit& emit) {
-  if (e_.operands()) return emit();
-  e_.hold_all(stage_);  // what is copied is whole
+  if (emitter_.operands()) return emit();
+  emitter_.hold_all(stage_);  // what is copied is whole
   const bool forward = slot.kind == SlotKind::forward;
   auto& stamps = stamps_of(slot.kind, slot);
-  const OpId first = e_.size();
-  const bool may_repeat = repeatable(slot) && e_.idle(stage_) && next_visit_ >= unit_ring_size();
+  const OpId first = emitter_.size();
+  const bool may_repeat = repeatable(slot) && emitter_.idle(stage_) && next_visit_ >= unit_ring_size();
   if (may_repeat) {
     enter(slot, arrival, entry_);
     for (std::size_t i = 0; i < stamps.size(); ++i) {
       if (!matches(stamps[i], entry_)) continue;
       const OpId result = repeat(stamps[i], entry_, slot);
-      if (forward) forward_of(slot) = {first, e_.size(), static_cast<int>(i)};
+      if (forward) forward_of(slot) = {first, emitter_.size(), static_cast<int>(i)};
       return result;
     }
   }
@@ -205,7 +214,7 @@ OpId StageLowering::emit_or_repeat(const Slot& slot, OpId arrival, const Emit& e
   const bool stands_alone = entry_.forward.first != kNoOp && entry_.forward.stamp < 0;
   if (!may_repeat || stands_alone || stamps.size() == kMostStamps) {
     const OpId result = emit();
-    if (forward) forward_of(slot) = {first, e_.size(), -1};
+    if (forward) forward_of(slot) = {first, emitter_.size(), -1};
     return result;
   }
   Stamp stamp;
@@ -217,12 +226,15 @@ OpId StageLowering::emit_or_repeat(const Slot& slot, OpId arrival, const Emit& e
            std::pair(lane_of(entry_.told[b]), entry_.ops[b]);
   });
   stamp.waits_for_forward = waits_for_forward();
-  const auto behind = e_.behind(stage_);
+  const auto behind = emitter_.behind(stage_);
   const std::vector<OpId> behind_before(behind.begin(), behind.end());
-  stamp.ops.first = first, stamp.ops.deps_first = e_.deps().size();
-  stamp.microbatch = slot.microbatch, stamp.stage = stage_;
+  stamp.ops.first = first;
+  stamp.ops.deps_first = emitter_.deps().size();
+  stamp.microbatch = slot.microbatch;
+  stamp.stage = stage_;
   stamp.result = emit();
-  stamp.ops.last = e_.size(), stamp.ops.deps_last = e_.deps().size();
+  stamp.ops.last = emitter_.size();
+  stamp.ops.deps_last = emitter_.deps().size();
   for (std::size_t i = 0; i < behind.size(); ++i)
     if (behind[i] != behind_before[i]) stamp.waited.emplace_back(i, behind[i]);
   const auto known = [&](OpId op) {

@@ -21,7 +21,7 @@ std::pair<int, int> StageLowering::parameters_of(const Site& at, BlockKind kind)
 
 // Where the parameters of each block stand among those of a layer.
 void StageLowering::place_blocks() {
-  const std::vector<ParameterKind> kinds = layer_parameters(c_.model);
+  const std::vector<ParameterKind> kinds = layer_parameters(context_.model);
   for (int i = 0; i < static_cast<int>(kinds.size()); ++i) {
     const ParameterKind kind = kinds[static_cast<std::size_t>(i)];
     const std::size_t part = kind == ParameterKind::norm_mlp ? kNormMlpPart
@@ -36,34 +36,34 @@ void StageLowering::place_blocks() {
 
 // The first reader of a bucket in the step waits for its gather; later readers stand behind it on the compute lane.
 void StageLowering::wait_parameters(const Site& at, BlockKind kind) {
-  if (c_.ring_parameters()) return;
+  if (context_.ring_parameters()) return;
   const auto [first, last] = parameters_of(at, kind);
   for (int p = first; p < last; ++p) {
     OpId& gathered = gathered_[layout_.parameters[static_cast<std::size_t>(p)].bucket];
-    e_.after(stage_, gathered);
+    emitter_.after(stage_, gathered);
     gathered = kNoOp;
   }
 }
 
 void StageLowering::read_parameters(const Site& at, BlockKind kind) {
-  if (!e_.operands()) return;
+  if (!emitter_.operands()) return;
   const auto [first, last] = parameters_of(at, kind);
-  const auto element = static_cast<std::int64_t>(c_.state.parameter);
+  const auto element = static_cast<std::int64_t>(context_.state.parameter);
   for (int i = first; i < last; ++i) {
     const Parameter& p = layout_.parameters[static_cast<std::size_t>(i)];
     BufferId buffer = parameter_[p.bucket];
-    if (c_.ring_parameters()) {  // the newest visit of its unit
+    if (context_.ring_parameters()) {  // the newest visit of its unit
       std::size_t v = next_visit_;
       while (v > 0 && visit_bucket_[v - 1] != p.bucket) --v;
       buffer = unit_ring_[(v - 1) % unit_ring_.size()];
     }
-    e_.read(buffer, OperandUse::parameter, p.offset * element, (p.offset + p.elements) * element);
+    emitter_.read(buffer, OperandUse::parameter, p.offset * element, (p.offset + p.elements) * element);
   }
 }
 
 // Lists the units that the step's slots visit, so that they can be fetched ahead across slots.
 void StageLowering::plan_visits() {
-  if (!c_.ring_parameters()) return;
+  if (!context_.ring_parameters()) return;
   const int units = fetches_modules() ? kModulesOfLayer : 1;
   const auto last_used = [&](int layer) {  // buckets stand in reverse order of use
     return layout_.parameters[static_cast<std::size_t>(place_of_layer_[static_cast<std::size_t>(layer)])]
@@ -91,7 +91,8 @@ void StageLowering::plan_visits() {
     } else if (slot.kind == SlotKind::backward) {
       visit_bucket_.insert(visit_bucket_.end(), head.rbegin(), head.rend());
       for (int i = layers.count - 1; i >= 0; --i) push_backward(layers.first + i, recomputed(i));
-    } else if (last_chunk(chunk) && reads_parameters(c_.model, BlockKind::head, Pass::backward_weight)) {
+    } else if (last_chunk(chunk) &&
+               reads_parameters(context_.model, BlockKind::head, Pass::backward_weight)) {
       visit_bucket_.push_back(head_bucket());
     }
   }
@@ -99,7 +100,7 @@ void StageLowering::plan_visits() {
 }
 
 void StageLowering::visit_layer(int layer) {
-  if (!c_.ring_parameters() || fetches_modules()) return;
+  if (!context_.ring_parameters() || fetches_modules()) return;
   visit(
       layout_.parameters[static_cast<std::size_t>(place_of_layer_[static_cast<std::size_t>(layer)])].bucket);
 }
@@ -116,18 +117,18 @@ void StageLowering::visit_module(const Site& at, BlockKind kind) {
 
 // Enters the next unit: everything up to `prefetch` units ahead is fetched, the unit itself is waited for.
 void StageLowering::visit(int bucket) {
-  if (!c_.ring_parameters()) return;
+  if (!context_.ring_parameters()) return;
   SEXTANT_CHECK(visit_bucket_[next_visit_] == bucket, "unit visits must follow their plan");
-  const std::size_t ahead = c_.unit_ring_count() - 1;
+  const std::size_t ahead = context_.unit_ring_count() - 1;
   while (next_fetch_ < visit_bucket_.size() && next_fetch_ <= next_visit_ + ahead) fetch(next_fetch_++);
-  e_.after(stage_, visits_[next_visit_].wait);
+  emitter_.after(stage_, visits_[next_visit_].wait);
   ++next_visit_;
 }
 
 // Copies the slice from the host (parameter offload), gathers the unit's slices (sharded parameters), into the ring.
 void StageLowering::fetch(std::size_t index) {
   const int b = visit_bucket_[index];
-  const std::size_t ring = c_.unit_ring_count();
+  const std::size_t ring = context_.unit_ring_count();
   const BufferId unit = unit_ring_[index % ring];
   OpId ready = index >= ring ? visits_[index - ring].last_reader : kNoOp;
   const OpId updated = index == 0 ? updated_ : kNoOp, host_updated = index == 0 ? host_updated_ : kNoOp;
@@ -139,35 +140,38 @@ void StageLowering::fetch(std::size_t index) {
   BufferId from = shard_[static_cast<std::size_t>(b)];
   // What waits for its gather is as it was copied.
   const std::int64_t staged_bytes =
-      bucket(b).slice(layout_.shards) * (sharded && c_.plan.parameter_offload
-                                             ? std::int64_t{fetched_bytes(c_.training, c_.stack.rules)}
-                                             : static_cast<std::int64_t>(c_.state.parameter));
+      bucket(b).slice(layout_.shards) *
+      (sharded && context_.plan.parameter_offload
+           ? std::int64_t{fetched_bytes(context_.training, context_.stack.rules)}
+           : static_cast<std::int64_t>(context_.state.parameter));
   OpId last = kNoOp;
-  if (c_.plan.parameter_offload) {
+  if (context_.plan.parameter_offload) {
     op.role = OpRole::copy_in;
     op.work = copy_work_[static_cast<std::size_t>(b)];
     op.lanes[0] = lane(LaneKind::host_to_device);
     const BufferId to = sharded ? staging_[index % ring] : unit;
     // The staging slot is free once the gather that read it has run.
     const OpId staged = sharded && index >= ring ? visits_[index - ring].gather : kNoOp;
-    last = e_.emit(op, {updated, host_updated, sharded ? staged : ready});
-    e_.read(from, OperandUse::parameter), e_.write(to, OperandUse::parameter, 0, staged_bytes);
+    last = emitter_.emit(op, {updated, host_updated, sharded ? staged : ready});
+    emitter_.read(from, OperandUse::parameter);
+    emitter_.write(to, OperandUse::parameter, 0, staged_bytes);
     from = to;
   }
   if (sharded) {
     op.role = OpRole::param_gather;
     op.work = gather_work_[static_cast<std::size_t>(b)];
     // Gathers and reductions of one process group run on one stream: they share its links, not double them.
-    const LaneKind beside = c_.plan.overlap_grad_reduce ? LaneKind::grad_reduce : LaneKind::param_gather;
-    op.lanes[0] = lane(c_.plan.overlap_param_gather ? beside : LaneKind::compute);
-    const bool own_lane = c_.plan.overlap_param_gather;
+    const LaneKind beside =
+        context_.plan.overlap_grad_reduce ? LaneKind::grad_reduce : LaneKind::param_gather;
+    op.lanes[0] = lane(context_.plan.overlap_param_gather ? beside : LaneKind::compute);
+    const bool own_lane = context_.plan.overlap_param_gather;
     const bool first = last == kNoOp;  // no copy before it
-    last = e_.emit(op, {first && own_lane ? updated : kNoOp, first ? host_updated : kNoOp, last,
-                        own_lane ? ready : kNoOp});
-    e_.read(from, OperandUse::parameter, 0, staged_bytes);
-    e_.write(unit, OperandUse::parameter, 0,
-             bucket(b).elements * static_cast<std::int64_t>(c_.state.parameter));
-    visits_[index].gather = e_.hold(last);
+    last = emitter_.emit(op, {first && own_lane ? updated : kNoOp, first ? host_updated : kNoOp, last,
+                              own_lane ? ready : kNoOp});
+    emitter_.read(from, OperandUse::parameter, 0, staged_bytes);
+    emitter_.write(unit, OperandUse::parameter, 0,
+                   bucket(b).elements * static_cast<std::int64_t>(context_.state.parameter));
+    visits_[index].gather = emitter_.hold(last);
     if (!own_lane) last = kNoOp;  // on the compute lane there is nothing to wait for
   }
   visits_[index].wait = last;

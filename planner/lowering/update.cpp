@@ -9,9 +9,9 @@ using Use = OperandUse;
 
 StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, int stage,
                              std::vector<Slot> order, Alike* alike)
-    : e_(e),
-      c_(c),
-      w_(w),
+    : emitter_(e),
+      context_(c),
+      works_(w),
       stage_(stage),
       order_(std::move(order)),
       layout_(parameter_layout(c.model, c.plan, c.stack.rules, stage)),
@@ -75,80 +75,80 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
 }
 
 std::int64_t StageLowering::on_host(std::int64_t elements) const {
-  return host_share(c_.plan.optimizer_offload, elements);
+  return host_share(context_.plan.optimizer_offload, elements);
 }
 
 void StageLowering::make_buffers() {
   std::int64_t largest = 0, largest_in_ring = 0;
-  const auto parameter = static_cast<std::int64_t>(c_.state.parameter);
+  const auto parameter = static_cast<std::int64_t>(context_.state.parameter);
   const auto bytes = [](double x) { return static_cast<std::int64_t>(std::llround(x)); };
-  const bool ring = c_.ring_parameters(), ring_gradient = c_.ring_gradients();
-  const BufferKind rest = c_.plan.parameter_offload ? BufferKind::host : BufferKind::parameter;
+  const bool ring = context_.ring_parameters(), ring_gradient = context_.ring_gradients();
+  const BufferKind rest = context_.plan.parameter_offload ? BufferKind::host : BufferKind::parameter;
   for (std::size_t i = 0; i < layout_.buckets.size(); ++i) {
     const Bucket& b = layout_.buckets[i];
     largest = std::max(largest, b.elements);
     if (static_cast<int>(i) != shared_bucket_) largest_in_ring = std::max(largest_in_ring, b.elements);
     const std::int64_t slice = b.slice(layout_.shards), host = on_host(slice);
     const auto state = [&](BufferKind kind, Use use, std::int64_t size) {
-      return e_.state(kind, stage_, size, use, i);
+      return emitter_.state(kind, stage_, size, use, i);
     };
     const auto gradient = [&](std::int64_t elements) {
       return state(BufferKind::gradient, Use::gradient,
-                   bytes(c_.state.gradient * static_cast<double>(elements)));
+                   bytes(context_.state.gradient * static_cast<double>(elements)));
     };
     parameter_.push_back(ring ? kNoBuffer
                               : state(BufferKind::parameter, Use::parameter, b.elements * parameter));
     shard_.push_back(ring ? state(rest, Use::parameter, slice * parameter) : kNoBuffer);
     gradient_.push_back(ring_gradient ? kNoBuffer : gradient(b.elements));
-    accumulator_.push_back(ring_gradient && !c_.sums_on_host() ? gradient(slice) : kNoBuffer);
+    accumulator_.push_back(ring_gradient && !context_.sums_on_host() ? gradient(slice) : kNoBuffer);
     optimizer_.push_back(state(BufferKind::optimizer_state, Use::optimizer,
-                               bytes(c_.state.optimizer * static_cast<double>(slice - host))));
+                               bytes(context_.state.optimizer * static_cast<double>(slice - host))));
     host_optimizer_.push_back(state(BufferKind::host, Use::optimizer,
-                                    bytes(c_.state.host_optimizer * static_cast<double>(host) +
-                                          c_.state.host_places * static_cast<double>(slice - host))));
+                                    bytes(context_.state.host_optimizer * static_cast<double>(host) +
+                                          context_.state.host_places * static_cast<double>(slice - host))));
     host_gradient_.push_back(
-        state(BufferKind::host, Use::gradient, host * std::int64_t{size_bytes(c_.training.gradient)}));
+        state(BufferKind::host, Use::gradient, host * std::int64_t{size_bytes(context_.training.gradient)}));
   }
   if (head_apart_)
-    head_gradient_ = e_.buffer(
+    head_gradient_ = emitter_.buffer(
         BufferKind::gradient, stage_,
-        bytes(c_.state.gradient *
+        bytes(context_.state.gradient *
               static_cast<double>(layout_.parameters[static_cast<std::size_t>(embedding_)].elements)),
         true);
-  if (c_.ring_parameters()) {
-    for (std::size_t i = 0; i < c_.unit_ring_count(); ++i) {
-      unit_ring_.push_back(e_.buffer(BufferKind::communication, stage_, largest * parameter, true));
-      if (c_.plan.parameter_offload && layout_.shards > 1)
-        staging_.push_back(e_.buffer(BufferKind::communication, stage_,
-                                     largest / layout_.shards * fetched_bytes(c_.training, c_.stack.rules),
-                                     true));
+  if (context_.ring_parameters()) {
+    for (std::size_t i = 0; i < context_.unit_ring_count(); ++i) {
+      unit_ring_.push_back(emitter_.buffer(BufferKind::communication, stage_, largest * parameter, true));
+      if (context_.plan.parameter_offload && layout_.shards > 1)
+        staging_.push_back(emitter_.buffer(
+            BufferKind::communication, stage_,
+            largest / layout_.shards * fetched_bytes(context_.training, context_.stack.rules), true));
     }
   }
-  if (c_.ring_gradients()) {
+  if (context_.ring_gradients()) {
     const auto place = [&](std::int64_t elements) {
-      return e_.buffer(BufferKind::communication, stage_,
-                       bytes(c_.state.gradient * static_cast<double>(elements)), true);
+      return emitter_.buffer(BufferKind::communication, stage_,
+                             bytes(context_.state.gradient * static_cast<double>(elements)), true);
     };
-    for (std::size_t slot = 0; slot < c_.gradient_ring_count(); ++slot)
+    for (std::size_t slot = 0; slot < context_.gradient_ring_count(); ++slot)
       gradient_ring_[slot] = place(largest_in_ring);
     if (shared_bucket_ >= 0) gradient_ring_[kSharedSlot] = place(bucket(shared_bucket_).elements);
   }
-  if (c_.sums_on_host() && c_.microbatches > 1)
-    landing_ = e_.buffer(BufferKind::host, stage_,
-                         largest / layout_.shards * size_bytes(c_.training.gradient), true);
-  if (c_.sp())
+  if (context_.sums_on_host() && context_.microbatches > 1)
+    landing_ = emitter_.buffer(BufferKind::host, stage_,
+                               largest / layout_.shards * size_bytes(context_.training.gradient), true);
+  if (context_.sp())
     for (BufferId& slot : regathered_)
-      slot = e_.buffer(BufferKind::communication, stage_, c_.activation.gathered, true);
-  if (c_.activation.transient > 0)
-    e_.buffer(BufferKind::workspace, stage_, c_.activation.transient, true, true);
-  if (c_.activation.logits_kept > 0 && stage_ == c_.stage_of(c_.n_chunks() - 1))
-    e_.buffer(BufferKind::logits, stage_, c_.activation.logits_kept, true, true);
-  e_.buffer(BufferKind::communication, stage_, c_.bytes_summed_apart(layout_), true, true);
-  update_buffer_ = e_.buffer(BufferKind::workspace, stage_, c_.update_workspace(layout_));
-  if (c_.stack.rules.clip_gradients) {
-    norm_buffer_ =
-        e_.buffer(BufferKind::workspace, stage_, 8 * static_cast<std::int64_t>(layout_.buckets.size()), true);
-    norm_total_ = e_.buffer(BufferKind::workspace, stage_, 8, true);
+      slot = emitter_.buffer(BufferKind::communication, stage_, context_.activation.gathered, true);
+  if (context_.activation.transient > 0)
+    emitter_.buffer(BufferKind::workspace, stage_, context_.activation.transient, true, true);
+  if (context_.activation.logits_kept > 0 && stage_ == context_.stage_of(context_.n_chunks() - 1))
+    emitter_.buffer(BufferKind::logits, stage_, context_.activation.logits_kept, true, true);
+  emitter_.buffer(BufferKind::communication, stage_, context_.bytes_summed_apart(layout_), true, true);
+  update_buffer_ = emitter_.buffer(BufferKind::workspace, stage_, context_.update_workspace(layout_));
+  if (context_.stack.rules.clip_gradients) {
+    norm_buffer_ = emitter_.buffer(BufferKind::workspace, stage_,
+                                   8 * static_cast<std::int64_t>(layout_.buckets.size()), true);
+    norm_total_ = emitter_.buffer(BufferKind::workspace, stage_, 8, true);
   }
 }
 
@@ -161,8 +161,8 @@ void StageLowering::update(int first, int last) {
     host += on_host(slice);
     device += slice - on_host(slice);
   }
-  const auto parameter = static_cast<std::int64_t>(c_.state.parameter);
-  const bool ring = c_.ring_parameters();
+  const auto parameter = static_cast<std::int64_t>(context_.state.parameter);
+  const bool ring = context_.ring_parameters();
   Op op;
   op.role = OpRole::update;
   op.stage = static_cast<std::uint16_t>(stage_);
@@ -174,57 +174,60 @@ void StageLowering::update(int first, int last) {
                          split = (slice - on_host(slice)) * parameter;
       const BufferId to = ring ? shard_[b] : parameter_[b];
       if (on_device) {
-        e_.read(c_.ring_gradients() ? accumulator_[b] : gradient_[b], Use::gradient, 0,
-                std::llround(c_.state.gradient * static_cast<double>(slice - on_host(slice))));
-        e_.read(optimizer_[b], Use::optimizer), e_.write(optimizer_[b], Use::optimizer);
-        if (!c_.plan.parameter_offload) e_.write(to, Use::parameter, 0, split);
+        emitter_.read(context_.ring_gradients() ? accumulator_[b] : gradient_[b], Use::gradient, 0,
+                      std::llround(context_.state.gradient * static_cast<double>(slice - on_host(slice))));
+        emitter_.read(optimizer_[b], Use::optimizer);
+        emitter_.write(optimizer_[b], Use::optimizer);
+        if (!context_.plan.parameter_offload) emitter_.write(to, Use::parameter, 0, split);
       } else {
-        e_.read(host_gradient_[b], Use::gradient), e_.read(host_optimizer_[b], Use::optimizer);
-        e_.write(host_optimizer_[b], Use::optimizer);
-        if (c_.plan.parameter_offload) e_.write(to, Use::parameter, split, slice * parameter);
+        emitter_.read(host_gradient_[b], Use::gradient);
+        emitter_.read(host_optimizer_[b], Use::optimizer);
+        emitter_.write(host_optimizer_[b], Use::optimizer);
+        if (context_.plan.parameter_offload) emitter_.write(to, Use::parameter, split, slice * parameter);
       }
     }
-    e_.read(norm_total_, Use::norm);
+    emitter_.read(norm_total_, Use::norm);
   };
   updated_ = kNoOp;
   if (device > 0) {
-    op.work =
-        e_.work(StateWork{StateKind::update, device, c_.training.parameter, c_.training.gradient, false});
+    op.work = emitter_.work(
+        StateWork{StateKind::update, device, context_.training.parameter, context_.training.gradient, false});
     op.lanes[0] = lane(LaneKind::compute);
-    updated_ = e_.hold(e_.emit(op));
+    updated_ = emitter_.hold(emitter_.emit(op));
     touch(true);
-    e_.write(update_buffer_, Use::copies);
-    if (c_.plan.parameter_offload) {
+    emitter_.write(update_buffer_, Use::copies);
+    if (context_.plan.parameter_offload) {
       op.role = OpRole::copy_out;
-      op.work = e_.work(CopyWork{Bytes(device * fetched_bytes(c_.training, c_.stack.rules)),
-                                 CopyDirection::device_to_host});
+      op.work = emitter_.work(CopyWork{Bytes(device * fetched_bytes(context_.training, context_.stack.rules)),
+                                       CopyDirection::device_to_host});
       op.lanes[0] = lane(LaneKind::device_to_host);
-      updated_ = e_.emit(op, {updated_});
+      updated_ = emitter_.emit(op, {updated_});
       for (int i = first; i < last; ++i) {
         const auto b = static_cast<std::size_t>(i);
         const std::int64_t slice = bucket(i).slice(layout_.shards);
-        e_.read(optimizer_[b], Use::optimizer),
-            e_.write(shard_[b], Use::parameter, 0, (slice - on_host(slice)) * parameter);
+        emitter_.read(optimizer_[b], Use::optimizer);
+        emitter_.write(shard_[b], Use::parameter, 0, (slice - on_host(slice)) * parameter);
       }
     }
   }
   if (host > 0) {
     op.role = OpRole::update;
-    op.work = e_.work(StateWork{StateKind::update, host, c_.training.parameter, c_.training.gradient, true});
+    op.work = emitter_.work(
+        StateWork{StateKind::update, host, context_.training.parameter, context_.training.gradient, true});
     op.lanes[0] = lane(LaneKind::host);
-    host_updated_ = e_.emit(op);
+    host_updated_ = emitter_.emit(op);
     touch(false);
-    if (!c_.plan.parameter_offload) {
+    if (!context_.plan.parameter_offload) {
       op.role = OpRole::copy_in;
-      op.work = e_.work(CopyWork{Bytes(host * parameter), CopyDirection::host_to_device});
+      op.work = emitter_.work(CopyWork{Bytes(host * parameter), CopyDirection::host_to_device});
       op.lanes[0] = lane(LaneKind::host_to_device);
-      host_updated_ = e_.emit(op, {host_updated_});
+      host_updated_ = emitter_.emit(op, {host_updated_});
       for (int i = first; i < last; ++i) {
         const auto b = static_cast<std::size_t>(i);
         const std::int64_t slice = bucket(i).slice(layout_.shards);
-        e_.read(host_optimizer_[b], Use::optimizer);
-        e_.write(ring ? shard_[b] : parameter_[b], Use::parameter, (slice - on_host(slice)) * parameter,
-                 slice * parameter);
+        emitter_.read(host_optimizer_[b], Use::optimizer);
+        emitter_.write(ring ? shard_[b] : parameter_[b], Use::parameter, (slice - on_host(slice)) * parameter,
+                       slice * parameter);
       }
     }
   }
@@ -237,23 +240,23 @@ OpId StageLowering::gather_whole(int b, OpId behind, OpId behind_host) {
   op.stage = static_cast<std::uint16_t>(stage_);
   op.bucket = static_cast<std::uint16_t>(b);
   op.work = gather_work_[static_cast<std::size_t>(b)];
-  const bool beside = c_.plan.overlap_param_gather;
+  const bool beside = context_.plan.overlap_param_gather;
   // Repeated gathers share the links of their process group with its reductions.
   const LaneKind apart =
-      c_.gathers_again() && reduces_beside() ? LaneKind::grad_reduce : LaneKind::param_gather;
+      context_.gathers_again() && reduces_beside() ? LaneKind::grad_reduce : LaneKind::param_gather;
   op.lanes[0] = lane(beside ? apart : LaneKind::compute);
-  const OpId id = e_.emit(op, {beside ? behind : kNoOp, behind_host});
-  const auto parameter = static_cast<std::int64_t>(c_.state.parameter);
-  e_.read(parameter_[static_cast<std::size_t>(b)], Use::parameter, 0,
-          bucket(b).slice(layout_.shards) * parameter);
-  e_.write(parameter_[static_cast<std::size_t>(b)], Use::parameter);
-  if (beside) gathered_[static_cast<std::size_t>(b)] = e_.hold(id);
+  const OpId id = emitter_.emit(op, {beside ? behind : kNoOp, behind_host});
+  const auto parameter = static_cast<std::int64_t>(context_.state.parameter);
+  emitter_.read(parameter_[static_cast<std::size_t>(b)], Use::parameter, 0,
+                bucket(b).slice(layout_.shards) * parameter);
+  emitter_.write(parameter_[static_cast<std::size_t>(b)], Use::parameter);
+  if (beside) gathered_[static_cast<std::size_t>(b)] = emitter_.hold(id);
   return id;
 }
 
 // Before the forward of a further micro-batch; behind the backward that used the parameters last.
 void StageLowering::gather_again() {
-  OpId behind = e_.hold(last_);
+  OpId behind = emitter_.hold(last_);
   for (int b = static_cast<int>(layout_.buckets.size()) - 1; b >= 0; --b) {
     gather_whole(b, behind, kNoOp);
     behind = kNoOp;
@@ -262,8 +265,9 @@ void StageLowering::gather_again() {
 
 void StageLowering::begin_step() {
   const int n = static_cast<int>(layout_.buckets.size());
-  const bool gather = layout_.shards > 1 && !c_.ring_parameters();
-  const bool pipelined = gather && c_.stack.rules.pipelined_update && c_.plan.overlap_param_gather;
+  const bool gather = layout_.shards > 1 && !context_.ring_parameters();
+  const bool pipelined =
+      gather && context_.stack.rules.pipelined_update && context_.plan.overlap_param_gather;
   const auto gather_bucket = [&](int b) {
     const OpId id = gather_whole(b, updated_, host_updated_);
     updated_ = pipelined ? updated_ : kNoOp;  // the lane keeps the order behind the first
@@ -280,13 +284,16 @@ void StageLowering::begin_step() {
     update(0, n);
     for (int b = n - 1; gather && b >= 0; --b) last_gather = gather_bucket(b);
   }
-  const bool fetched = c_.ring_parameters() && (layout_.shards > 1 || c_.plan.parameter_offload);
-  if (!gather && !fetched) e_.after(stage_, host_updated_), host_updated_ = kNoOp;
-  if (gather && c_.plan.overlap_param_gather && !c_.stack.rules.gather_beside_forward) {
-    e_.after(stage_, last_gather);
+  const bool fetched = context_.ring_parameters() && (layout_.shards > 1 || context_.plan.parameter_offload);
+  if (!gather && !fetched) {
+    emitter_.after(stage_, host_updated_);
+    host_updated_ = kNoOp;
+  }
+  if (gather && context_.plan.overlap_param_gather && !context_.stack.rules.gather_beside_forward) {
+    emitter_.after(stage_, last_gather);
     std::fill(gathered_.begin(), gathered_.end(), kNoOp);
   }
-  if (!c_.ring_gradients()) clear_gradients();
+  if (!context_.ring_gradients()) clear_gradients();
 }
 
 }  // namespace sextant::lowering

@@ -88,7 +88,9 @@ class SearchGrid {
         for (std::size_t b = a + 1; pairs && b < kGridFields; ++b)
           for (int x = steps[a]; x > 0; x /= 2)
             for (int y = steps[b]; y > 0; y /= 2) {
-              to = at, to[a] += sign * x, to[b] += (b == horizon ? sign : -sign) * y;
+              to = at;
+              to[a] += sign * x;
+              to[b] += (b == horizon ? sign : -sign) * y;
               add(to);
             }
       }
@@ -132,7 +134,8 @@ class SearchGrid {
   ParallelPlan with(ParallelPlan p, const GridValues& to) const {
     if (p.recompute.kind == RecomputeKind::full)
       p.recompute.layers = to[recomputed] >= layers_ ? -1 : std::max(1, to[recomputed]);
-    p.activation_offload = to[on_host], p.offload_horizon = to[horizon];
+    p.activation_offload = to[on_host];
+    p.offload_horizon = to[horizon];
     if (to[share] != values_of(p)[share]) p.optimizer_offload = to[share] / 100.0;
     return p;
   }

@@ -64,9 +64,11 @@ std::vector<ParallelPlan> one_layer_moved(const ParallelPlan& from, int n_layers
   for (std::size_t giver = 0; giver < counts.size(); ++giver)
     for (std::size_t taker = 0; taker < counts.size(); ++taker) {
       if (giver == taker || counts[giver] == 0) continue;
-      --counts[giver], ++counts[taker];
+      --counts[giver];
+      ++counts[taker];
       out.push_back(with_counts(from, counts, n_layers));
-      ++counts[giver], --counts[taker];
+      ++counts[giver];
+      --counts[taker];
     }
   return out;
 }
@@ -85,9 +87,14 @@ std::optional<MovedPlan> LayerMoves::climb(const ParallelPlan& from, double step
   bool moved = false;
   moves_.allow_slots();
   if (const auto alone = with_ends_alone(able, from, job_.model))
-    if (auto next = moves_.fastest(at, {*alone})) at = std::move(*next), moved = true;
-  while (auto next = moves_.fastest(at, next_to(at.plan, job_.model, able)))
-    at = std::move(*next), moved = true;
+    if (auto next = moves_.fastest(at, {*alone})) {
+      at = std::move(*next);
+      moved = true;
+    }
+  while (auto next = moves_.fastest(at, next_to(at.plan, job_.model, able))) {
+    at = std::move(*next);
+    moved = true;
+  }
   return moved ? std::optional(at) : std::nullopt;
 }
 

@@ -45,7 +45,9 @@ std::optional<MovedPlan> LocalMoves::fastest(const MovedPlan& at, const std::vec
     const std::size_t n = std::min({extent_.batch, moves.size() - begin, static_cast<std::size_t>(left_)});
     const double work = static_cast<double>(n) * slots * kSimulation;
     if (n == 0 || means_.stopped() || slots_left_ < work) return std::nullopt;
-    slots_left_ -= work, simulated_ += n, left_ -= n;
+    slots_left_ -= work;
+    simulated_ += n;
+    left_ -= n;
     std::vector<double> steps(n, INFINITY);
     parallel_for(n, [&](std::size_t i) {
       const ParallelPlan& plan = *moves[begin + i].plan;

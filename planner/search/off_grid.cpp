@@ -44,16 +44,23 @@ Beside off_grid(const Job& job, const SearchSpace& space, const SearchTree& tree
     MovedMember m{from, {tree.plan(from.choice, means.cache()), from.step}};
     double by_layers = 1;  // what is left of the step
     for (bool cut = true; cut && !means.stopped();) {
-      if (auto found = grid.climb(m.found.plan, m.found.step)) m.found = std::move(*found), m.off_grid = true;
+      if (auto found = grid.climb(m.found.plan, m.found.step)) {
+        m.found = std::move(*found);
+        m.off_grid = true;
+      }
       cut = false;
       if (cut_is_pinned || m.found.plan.pp * m.found.plan.vp == 1) continue;
-      if (auto found = layers.climb(m.found.plan, m.found.step))
-        by_layers *= found->step / m.found.step, m.found = std::move(*found), cut = true;
+      if (auto found = layers.climb(m.found.plan, m.found.step)) {
+        by_layers *= found->step / m.found.step;
+        m.found = std::move(*found);
+        cut = true;
+      }
     }
     if (by_layers < 1) m.before_layers = m.found.step / by_layers;
     if (m.off_grid || m.before_layers) out.moved.push_back(std::move(m));
   }
-  out.cut_anew = layers.simulated(), out.refined = grid.simulated();
+  out.cut_anew = layers.simulated();
+  out.refined = grid.simulated();
   return out;
 }
 

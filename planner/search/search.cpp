@@ -217,7 +217,8 @@ class Search {
                             {[this]() -> SearchCache& { return simulator_.cache(); },
                              [this](const ParallelPlan& plan) { return simulator_.step_of(plan); },
                              [this] { return stop_asked(); }});
-    report_.moved += found.cut_anew, report_.refined += found.refined;
+    report_.moved += found.cut_anew;
+    report_.refined += found.refined;
     return std::move(found.moved);
   }
 

@@ -88,12 +88,16 @@ const BlockTimes& SearchCache::blocks(const ParallelPlan& p) {
 const StageLayerTimes& SearchCache::layers(const ParallelPlan& p) {
   const Linked& l = linked(p, 1);
   const BlockTimes& b = blocks(p);
-  layers_.distinct.clear(), layers_.uneven = false;
+  layers_.distinct.clear();
+  layers_.uneven = false;
   // A split backward has the same links: the next to ask after its twin.
   const std::tuple asked{
       &l, p.micro_batch, p.sequence_parallel, p.overlap_tp, p.activation_offload > 0, p.recompute.kind};
   const bool known = asked == over_asked_;
-  if (!known) over_asked_ = asked, over_.clear();
+  if (!known) {
+    over_asked_ = asked;
+    over_.clear();
+  }
   for (std::size_t i = 0; i < l.distinct.size(); ++i) {
     const auto stage = std::find(l.index.begin(), l.index.end(), i) - l.index.begin();
     const StageLinks& links = l.links.of(l.index.empty() ? 0 : static_cast<int>(stage));
@@ -109,7 +113,9 @@ const StageLayerTimes& SearchCache::layers(const ParallelPlan& p) {
 }
 
 const StageLayerTimes& SearchCache::layers_without_links(const ParallelPlan& p) {
-  layers_.distinct.clear(), layers_.index.clear(), layers_.uneven = false;
+  layers_.distinct.clear();
+  layers_.index.clear();
+  layers_.uneven = false;
   layers_.distinct.push_back(layer_times(p, blocks(p), {}, job_.stack));
   return layers_;
 }
@@ -129,16 +135,21 @@ LinkTimes SearchCache::times_over(const LinkIds& ids, const ParallelPlan& p, con
   LinkTimes t;
   if (p.tp > 1) {
     const LinkTimes& x = part(LinkPart::tp, ids[0], sp, p.overlap_tp, 0);
-    t.tp_gather = x.tp_gather, t.tp_leave = x.tp_leave, t.loss_gather = x.loss_gather;
+    t.tp_gather = x.tp_gather;
+    t.tp_leave = x.tp_leave;
+    t.loss_gather = x.loss_gather;
   }
   if (p.cp > 1) {
     const LinkTimes& x = part(LinkPart::cp, ids[1], 0, 0, again);
-    t.cp_gather = x.cp_gather, t.cp_gather_backward = x.cp_gather_backward, t.cp_scatter = x.cp_scatter;
+    t.cp_gather = x.cp_gather;
+    t.cp_gather_backward = x.cp_gather_backward;
+    t.cp_scatter = x.cp_scatter;
   }
   if (p.pp > 1) t.send = part(LinkPart::next, ids[2], sp, 0, 0).send;
   if (p.activation_offload > 0) {
     const LinkTimes& x = part(LinkPart::copies, 0, sp, 0, again);
-    t.copy_out = x.copy_out, t.copy_in = x.copy_in;
+    t.copy_out = x.copy_out;
+    t.copy_in = x.copy_in;
   }
   return t;
 }
@@ -165,7 +176,10 @@ const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan,
                 chunks_of_plan,
                 p.parameter_offload ? p.offload_horizon : 0,
                 again};
-  if (!last_states_ || key != last_state_key_) last_state_key_ = key, last_states_ = &shared_->states[key];
+  if (!last_states_ || key != last_state_key_) {
+    last_state_key_ = key;
+    last_states_ = &shared_->states[key];
+  }
   const Bucketing wanted{p.bucket_elements, p.last_bucket_split, p.overlap_grad_reduce,
                          p.overlap_param_gather};
   StatesByBuckets& kept = *last_states_;
@@ -266,8 +280,11 @@ const SlotSteps& SearchCache::known_steps(std::unordered_map<Key, SlotSteps, Key
                                           const ParallelPlan& p, int microbatches, const Make& make) {
   constexpr std::size_t kMostSlots = 4'000'000;
   const Key key{static_cast<int>(p.schedule), p.pp, p.vp, microbatches};
-  if (slots_kept_ > kMostSlots && known.find(key) == known.end())
-    steps_.clear(), few_steps_.clear(), slots_kept_ = 0;
+  if (slots_kept_ > kMostSlots && known.find(key) == known.end()) {
+    steps_.clear();
+    few_steps_.clear();
+    slots_kept_ = 0;
+  }
   SlotSteps& walk = known[key];
   if (walk.steps.empty()) {
     walk = make(p.schedule, p.pp, p.vp, microbatches);
@@ -327,7 +344,10 @@ SearchCache::Classes SearchCache::classes_of(const ParallelPlan& plan) {
     const auto same =
         std::find_if(first.begin(), first.end(), [&](const Linked* l) { return l->same_core(mine); });
     const auto at = static_cast<std::size_t>(same - first.begin());
-    if (same == first.end()) first.push_back(&mine), classes.members.emplace_back();
+    if (same == first.end()) {
+      first.push_back(&mine);
+      classes.members.emplace_back();
+    }
     classes.members[at].push_back(static_cast<std::uint8_t>(i));
   }
   return classes;
@@ -335,7 +355,10 @@ SearchCache::Classes SearchCache::classes_of(const ParallelPlan& plan) {
 
 std::size_t SearchCache::ShapeHash::operator()(const GroupShape& g) const {
   std::uint64_t h = 0x9E3779B97F4A7C15ull;
-  const auto mix = [&](std::uint64_t x) { h = (h ^ x) * 0xD6E8FEB86659FD93ull, h ^= h >> 32; };
+  const auto mix = [&](std::uint64_t x) {
+    h = (h ^ x) * 0xD6E8FEB86659FD93ull;
+    h ^= h >> 32;
+  };
   mix(static_cast<std::uint64_t>(g.size) << 32 | static_cast<std::uint32_t>(g.nodes));
   mix(static_cast<std::uint32_t>(g.ranks_per_node));
   for (const double x : {g.node_bandwidth.v, g.network_bandwidth.v}) mix(std::bit_cast<std::uint64_t>(x));

@@ -192,7 +192,10 @@ class SearchCache {
     // Null where it was another key's.
     const T*& at(const Packed& key) {
       const std::size_t place = KeyHash()(key) % kPlaces;
-      if (keys[place] != key) keys[place] = key, values[place] = nullptr;
+      if (keys[place] != key) {
+        keys[place] = key;
+        values[place] = nullptr;
+      }
       return values[place];
     }
 

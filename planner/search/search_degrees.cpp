@@ -32,12 +32,14 @@ void SearchTree::each_kernel_choice(ParallelPlan& p, bool linked, F visit) const
   for (const std::uint8_t sp : space_.sequence_parallel)
     for (const std::uint8_t tiled : space_.overlap_tp)
       for (const bool split : {false, true}) {
-        p.sequence_parallel = sp != 0, p.overlap_tp = tiled != 0;
+        p.sequence_parallel = sp != 0;
+        p.overlap_tp = tiled != 0;
         if ((tiled && !linked) || (split && (!may_split_backward_ || p.pp == 1)) || !has_kernels(p)) continue;
         p.schedule = split ? PipelineSchedule::zero_bubble : PipelineSchedule::one_f_one_b;
         visit();
       }
-  p.sequence_parallel = p.overlap_tp = false, p.schedule = PipelineSchedule::one_f_one_b;
+  p.sequence_parallel = p.overlap_tp = false;
+  p.schedule = PipelineSchedule::one_f_one_b;
 }
 
 // What every schedule and stage split takes: the mean over stages of [what comes before their first slot, their own
@@ -97,7 +99,9 @@ void SearchTree::expand_root(SearchCache& cache, Expansion& out) const {
     for (std::size_t cp = 0; cp < space_.cp.size(); ++cp)
       for (std::size_t pp = 0; pp < space_.pp.size(); ++pp) {
         const std::int64_t ranks = std::int64_t{space_.tp[tp]} * space_.cp[cp] * space_.pp[pp];
-        child.choice.tp = small(tp), child.choice.cp = small(cp), child.choice.pp = small(pp);
+        child.choice.tp = small(tp);
+        child.choice.cp = small(cp);
+        child.choice.pp = small(pp);
         ParallelPlan p = decided(child.choice, Level::degrees, cache);
         if (ranks > space_.world || space_.world % ranks != 0) {
           reject(
@@ -200,7 +204,8 @@ void SearchTree::expand_placement(const Node& node, SearchCache& cache, Expansio
   for (std::size_t z = 0; z < space_.zero_stage.size(); ++z) {
     bool seen_all = false, seen_one = false;
     for (std::size_t sd = 0; sd < space_.shard_degree.size(); ++sd) {
-      p.zero_stage = space_.zero_stage[z], p.shard_degree = space_.shard_degree[sd];
+      p.zero_stage = space_.zero_stage[z];
+      p.shard_degree = space_.shard_degree[sd];
       p.axis_order = space_.axis_order[group.front()];
       const std::uint64_t here = group.size() * members;
       if (!lawful(p, here, out, laws[z * degrees + sd])) continue;
@@ -220,7 +225,8 @@ void SearchTree::expand_placement(const Node& node, SearchCache& cache, Expansio
       if (shards == 1) seen_one = true;
       if (unsharded) seen_unsharded = true;
       if (!state_fits(p, lowest_memory_offload(p), here, cache, out)) continue;
-      child.choice.zero_stage = small(z), child.choice.shard_degree = small(sd);
+      child.choice.zero_stage = small(z);
+      child.choice.shard_degree = small(sd);
       placed.clear();
       for (std::size_t i = 0; i < group.size(); ++i) {
         p.axis_order = space_.axis_order[group[i]];
@@ -270,7 +276,8 @@ void SearchTree::expand_sharding(const Node& node, SearchCache& cache, Expansion
         if (!lawful(lenient, members, out, laws[at]) ||
             !micro_batch_fits(p, lowest_memory, members, cache, out))
           continue;
-        child.choice.sequence_parallel = small(sp), child.choice.overlap_tp = small(tiled);
+        child.choice.sequence_parallel = small(sp);
+        child.choice.overlap_tp = small(tiled);
         child.choice.recompute = small(r);
         const int again = recomputed_layers(p.recompute, job_.model.n_layers);
         cache.sketches.clear();

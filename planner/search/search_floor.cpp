@@ -225,7 +225,8 @@ double SearchTree::kernels_floor(ParallelPlan plan, SearchCache& cache) const {
                        (job_.stack.can.activation_offload_needs_recompute && again == 0))))
         continue;
       plan.schedule = split ? PipelineSchedule::zero_bubble : PipelineSchedule::one_f_one_b;
-      plan.activation_offload = offload ? 1 : 0, plan.offload_horizon = least_horizon_;
+      plan.activation_offload = offload ? 1 : 0;
+      plan.offload_horizon = least_horizon_;
       const Held h = held(plan);
       const int inputs = again == kAll ? n
                          : offload     ? std::min(again, with_layers)

@@ -46,7 +46,8 @@ class SearchTree::Trial {
  public:
   Trial(const SearchTree& tree, const Node& division, double limit, SearchCache& cache)
       : tree_(tree), space_(tree.space_), can_(tree.job_.stack.can), limit_(limit), cache_(cache) {
-    c = division.choice, d = plan_of(space_, c);
+    c = division.choice;
+    d = plan_of(space_, c);
     c.sequence_parallel = index(space_.sequence_parallel, static_cast<std::uint8_t>(d.tp > 1));
     if (d.tp > 1) c.overlap_tp = index(space_.overlap_tp, std::uint8_t{1});
     if (!tree.has_kernels(plan_of(space_, c))) c.overlap_tp = index(space_.overlap_tp, std::uint8_t{0});
@@ -58,7 +59,10 @@ class SearchTree::Trial {
     const auto least = tree_.bound(p, best ? std::min(limit_, best->bound) : limit_, cache_);
     if (!least || (best && *least >= best->bound)) return;
     Node node;
-    node.level = Level::full, node.choice = c, node.refined = 1, node.bound = *least;
+    node.level = Level::full;
+    node.choice = c;
+    node.refined = 1;
+    node.bound = *least;
     Expansion ignored;
     if (tree_.fits(node, cache_, ignored)) best = node;
   }
@@ -75,7 +79,8 @@ class SearchTree::Trial {
         for (const RecomputeKind kind :
              {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full}) {
           if (d.pp == 1 && space_.form[f].schedule != PipelineSchedule::one_f_one_b) continue;
-          c.micro_batch = small(mbs), c.form = small(f);
+          c.micro_batch = small(mbs);
+          c.form = small(f);
           c.recompute = index(space_.recompute, Recompute{kind, -1});
           if (tree_.stopped_()) return;
           visit();
@@ -127,7 +132,10 @@ class SearchTree::Trial {
             return unlawful_reason(tree_.job_, p) || !tree_.fits(p);
           });
           if (fitting != layers.end()) tried.insert(*fitting);
-          for (const int n : tried) on_host(n), consider();
+          for (const int n : tried) {
+            on_host(n);
+            consider();
+          }
         }
       }
     });
@@ -152,7 +160,10 @@ class SearchTree::Trial {
           c.activation_offload = offloaded(space_.activation_offload, longest(), part * longest(), false);
           if (tree_.quickest(tree_.plan(c, cache_), cache_) > (best ? std::min(limit_, best->bound) : limit_))
             continue;
-          if (const auto found = tree_.with_least_share(c, cache_)) c = *found, consider();
+          if (const auto found = tree_.with_least_share(c, cache_)) {
+            c = *found;
+            consider();
+          }
         }
     });
   }

@@ -71,7 +71,9 @@ std::optional<Node> SearchTree::member(Choice c, double limit, SearchCache& cach
   const auto least = bound(p, limit, cache);
   if (!least) return std::nullopt;
   Node node;
-  node.level = Level::full, node.choice = c, node.refined = 1;
+  node.level = Level::full;
+  node.choice = c;
+  node.refined = 1;
   node.bound = *least;
   return node;
 }

@@ -34,7 +34,8 @@ class SearchTree::Room {
     Held held;
   };
   void keep(ParallelPlan p, int layers_on_host) {
-    p.activation_offload = layers_on_host, p.offload_horizon = tree_.least_horizon_;
+    p.activation_offload = layers_on_host;
+    p.offload_horizon = tree_.least_horizon_;
     kept_.push_back({p, tree_.flight(p, chunks_), tree_.held(p)});
   }
   const SearchTree& tree_;
@@ -81,9 +82,9 @@ class SearchTree::KeptBounds {
         cache_(cache),
         out_(out),
         chunks_id_(cache.chunks_id(chunks)),
-        m_(microbatches(p, tree.job_.training)),
+        microbatches_(microbatches(p, tree.job_.training)),
         known_(tree.space_.optimizer_offload.size() * tree.space_.parameter_offload.size()) {
-    pipeline_times(p, chunks, tree.job_.stack, m_, cache.layers(p), false, staying_);
+    pipeline_times(p, chunks, tree.job_.stack, microbatches_, cache.layers(p), false, staying_);
   }
 
   // `at` is the place of what the plan offloads of the state.
@@ -103,7 +104,7 @@ class SearchTree::KeptBounds {
     if (bound <= out_.limit) {
       const StageStates least = least_state_times(tree_.job_, p, cache_.links(p), chunks_, Start::known);
       const StageStates* alone = &least;
-      const SlotSteps& steps = cache_.few_steps(p, m_, staying_, std::span(&alone, 1));
+      const SlotSteps& steps = cache_.few_steps(p, microbatches_, staying_, std::span(&alone, 1));
       bound = std::max(bound, slot_bound(staying_, std::span(&alone, 1), cache_.closing(p), steps,
                                          cache_.slots, out_.limit));
     }
@@ -133,7 +134,8 @@ class SearchTree::KeptBounds {
     std::partition_point(fitting, shares.end(), [&](double share) {
       const double bound = share == *fitting ? reach.least : of_any_from(share);
       if (bound <= out_.limit) return true;
-      reach.end = share, reach.beyond = bound;  // the last to be asked that is beyond is the first of them
+      reach.end = share;  // the last to be asked that is beyond is the first of them
+      reach.beyond = bound;
       return false;
     });
     return reach;
@@ -143,7 +145,8 @@ class SearchTree::KeptBounds {
     if (!of_these) of_these = tree_.bucketings(p, cache_);
     const auto bound = [&] {
       return slot_bound(staying_, cache_.states, cache_.closing(p),
-                        cache_.few_steps(p, m_, staying_, cache_.states), cache_.slots, out_.limit);
+                        cache_.few_steps(p, microbatches_, staying_, cache_.states), cache_.slots,
+                        out_.limit);
     };
     // Where one of them is within the limit, nothing can be ruled out.
     cache_.states.clear();
@@ -164,7 +167,7 @@ class SearchTree::KeptBounds {
   Room room_;
   SearchCache& cache_;
   Expansion& out_;
-  int chunks_id_, m_;
+  int chunks_id_, microbatches_;
   PipelineTimes staying_;
   // Without and with parameters on the host.
   std::array<std::optional<Bucketings>, 2> bucketings_;
@@ -200,8 +203,10 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   const auto parameters_on = static_cast<std::uint64_t>(std::ranges::count(space_.parameter_offload, 1));
   for (std::size_t ao = 0; ao < space_.activation_offload.size(); ++ao) {
     const ActivationOffload& a = space_.activation_offload[ao];
-    p.activation_offload = a.of_chunk(longest), p.offload_horizon = a.horizon;
-    p.optimizer_offload = 0, p.parameter_offload = false;
+    p.activation_offload = a.of_chunk(longest);
+    p.offload_horizon = a.horizon;
+    p.optimizer_offload = 0;
+    p.parameter_offload = false;
     std::uint64_t here = oo_n * po_n * members;
     if (!lawful(p, here, out, laws[ao])) continue;
     if (a.layers == ActivationOffload::all) {
@@ -241,7 +246,8 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
         const std::size_t at = oo * po_n + po;
         if (!lawful(p, members, out, laws_of_state[at])) continue;
         if (!stages_fit(floor(state_of_one[at]), p, members, out)) continue;
-        child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
+        child.choice.optimizer_offload = small(oo);
+        child.choice.parameter_offload = small(po);
         ++out.bounds;
         child.bound = std::max(node.bound, kept.of(p, at));
         if (child.bound <= out.limit) {

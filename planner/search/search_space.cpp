@@ -117,14 +117,20 @@ std::vector<Choice> neighbours(const SearchSpace& s, const Choice& c) {
   // Fewer replicas have time for larger micro-batches.
   for (std::size_t mbs = 0; mbs < s.micro_batch.size(); ++mbs) {
     const std::size_t from = out.size();
-    change(&Choice::tp, s.tp.size()), change(&Choice::cp, s.cp.size()), change(&Choice::pp, s.pp.size());
+    change(&Choice::tp, s.tp.size());
+    change(&Choice::cp, s.cp.size());
+    change(&Choice::pp, s.pp.size());
     for (std::size_t i = from; i < out.size(); ++i) out[i].micro_batch = small(mbs);
   }
-  change(&Choice::axis_order, s.axis_order.size()), change(&Choice::micro_batch, s.micro_batch.size());
+  change(&Choice::axis_order, s.axis_order.size());
+  change(&Choice::micro_batch, s.micro_batch.size());
   change(&Choice::sequence_parallel, s.sequence_parallel.size());
-  change(&Choice::overlap_tp, s.overlap_tp.size()), change(&Choice::recompute, s.recompute.size());
-  change(&Choice::form, s.form.size()), change(&Choice::split, s.split.size());
-  change(&Choice::zero_stage, s.zero_stage.size()), change(&Choice::shard_degree, s.shard_degree.size());
+  change(&Choice::overlap_tp, s.overlap_tp.size());
+  change(&Choice::recompute, s.recompute.size());
+  change(&Choice::form, s.form.size());
+  change(&Choice::split, s.split.size());
+  change(&Choice::zero_stage, s.zero_stage.size());
+  change(&Choice::shard_degree, s.shard_degree.size());
   change(&Choice::optimizer_offload, s.optimizer_offload.size());
   change(&Choice::parameter_offload, s.parameter_offload.size());
   // Some stacks leave parameters and optimizer state on the host together or not at all.
@@ -145,14 +151,17 @@ std::vector<Choice> neighbours(const SearchSpace& s, const Choice& c) {
 
 ParallelPlan plan_of(const SearchSpace& s, const Choice& c) {
   ParallelPlan p;
-  p.tp = s.tp[c.tp], p.cp = s.cp[c.cp], p.pp = s.pp[c.pp];
+  p.tp = s.tp[c.tp];
+  p.cp = s.cp[c.cp];
+  p.pp = s.pp[c.pp];
   p.dp = std::max(1, s.world / (p.tp * p.cp * p.pp));
   p.axis_order = s.axis_order[c.axis_order];
   p.micro_batch = s.micro_batch[c.micro_batch];
   p.sequence_parallel = s.sequence_parallel[c.sequence_parallel] != 0;
   p.overlap_tp = s.overlap_tp[c.overlap_tp] != 0;
   p.recompute = s.recompute[c.recompute];
-  p.schedule = s.form[c.form].schedule, p.vp = s.form[c.form].vp;
+  p.schedule = s.form[c.form].schedule;
+  p.vp = s.form[c.form].vp;
   p.zero_stage = s.zero_stage[c.zero_stage];
   p.shard_degree = s.shard_degree[c.shard_degree];
   p.optimizer_offload = s.optimizer_offload[c.optimizer_offload];
@@ -261,9 +270,17 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
     for (const ActivationOffload& a : known)
       s.activation_offload.push_back({a.layers, static_cast<int>(limit.value)});
   }
-  unique(s.tp), unique(s.cp), unique(s.pp), unique(s.micro_batch), unique(s.shard_degree);
-  unique(s.optimizer_offload), unique(s.form), unique(s.activation_offload), unique(s.bucket_elements);
-  unique(s.last_bucket_split), unique(s.recompute);
+  unique(s.tp);
+  unique(s.cp);
+  unique(s.pp);
+  unique(s.micro_batch);
+  unique(s.shard_degree);
+  unique(s.optimizer_offload);
+  unique(s.form);
+  unique(s.activation_offload);
+  unique(s.bucket_elements);
+  unique(s.last_bucket_split);
+  unique(s.recompute);
 
   keep(s.tp, limits, PlanField::tp);
   keep(s.cp, limits, PlanField::cp);

@@ -108,7 +108,8 @@ std::vector<SearchCache::Stages> SearchTree::stages_of(ParallelPlan p,
   const int m = microbatches(p, job_.training);
   for (std::size_t f = 0; f < space_.form.size(); ++f) {
     if (laws[f].against) continue;
-    p.schedule = space_.form[f].schedule, p.vp = space_.form[f].vp;
+    p.schedule = space_.form[f].schedule;
+    p.vp = space_.form[f].vp;
     for (const StageSplit split : space_.split) {
       fill_chunks(p, split, cache, cache.chunks);
       SearchCache::Stages& stages = out.emplace_back();
@@ -118,7 +119,8 @@ std::vector<SearchCache::Stages> SearchTree::stages_of(ParallelPlan p,
       }
       stages.longest = longest_chunk(cache.chunks);
       const Flight in_flight = flight(p, cache.chunks);
-      stages.elements = in_flight.elements, stages.activations = in_flight.activations;
+      stages.elements = in_flight.elements;
+      stages.activations = in_flight.activations;
       pipeline_times(p, cache.chunks, job_.stack, m, cache.layers(p), steady, cache.times);
       stages.least = closed_bound(cache.times, {}, 0);
     }
@@ -147,18 +149,21 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
   auto& laws = cache.laws(SearchCache::Asked::form, {p.pp, m}, space_.form.size());
   p.recompute = Recompute{};
   for (std::size_t f = 0; f < space_.form.size(); ++f) {
-    p.schedule = space_.form[f].schedule, p.vp = space_.form[f].vp;
+    p.schedule = space_.form[f].schedule;
+    p.vp = space_.form[f].vp;
     p.chunks = more_chunks_than_layers(p);
     lawful(p, space_.split.size() * members, out, laws[f]);
   }
-  p.recompute = recompute, p.chunks.clear();
+  p.recompute = recompute;
+  p.chunks.clear();
   auto stages = cache
                     .stages(node.choice, node.order_class, is_all_steady,
                             [&] { return stages_of(p, laws, is_all_steady, cache); })
                     .begin();
   for (std::size_t f = 0; f < space_.form.size(); ++f) {
     if (laws[f].against) continue;
-    p.schedule = space_.form[f].schedule, p.vp = space_.form[f].vp;
+    p.schedule = space_.form[f].schedule;
+    p.vp = space_.form[f].vp;
     for (std::size_t split = 0; split < space_.split.size(); ++split) {
       const SearchCache::Stages& known = *stages++;
       const bool balanced = space_.split[split] == StageSplit::balanced;
@@ -204,7 +209,8 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
           !flight_fits({known.elements, known.activations}, p, lowest_memory, members, out))
         continue;
       ++out.bounds;
-      child.choice.form = small(f), child.choice.split = small(split);
+      child.choice.form = small(f);
+      child.choice.split = small(split);
       // The exchange of a tied embedding comes behind all slots, but not behind all reductions.
       child.bound = std::max(node.bound, known.least + exchanged);
       if (child.bound <= out.limit) {
@@ -255,8 +261,10 @@ void SearchTree::each_bucketing(ParallelPlan& p, Choice& c, const Lawful& is_law
           p.bucket_elements = space_.bucket_elements[b];
           p.last_bucket_split = space_.last_bucket_split[lb];
           if (!is_lawful(at)) continue;
-          c.overlap_grad_reduce = small(gr), c.overlap_param_gather = small(pg);
-          c.bucket_elements = small(b), c.last_bucket_split = small(lb);
+          c.overlap_grad_reduce = small(gr);
+          c.overlap_param_gather = small(pg);
+          c.bucket_elements = small(b);
+          c.last_bucket_split = small(lb);
           const Buckets own = buckets(p);
           const bool repeated = std::find(seen.begin(), seen.end(), own) != seen.end();
           if (!repeated) seen.push_back(own);
@@ -284,8 +292,10 @@ SearchTree::Bucketings SearchTree::bucketings(ParallelPlan p, SearchCache& cache
 void SearchTree::list_states(ParallelPlan p, const Bucketings& bucketings, int chunks_id, SearchCache& cache,
                              SearchCache::Share share) {
   for (const SearchCache::Bucketing& b : bucketings) {
-    p.bucket_elements = b.elements, p.last_bucket_split = b.last_split;
-    p.overlap_grad_reduce = b.reduce, p.overlap_param_gather = b.gather;
+    p.bucket_elements = b.elements;
+    p.last_bucket_split = b.last_split;
+    p.overlap_grad_reduce = b.reduce;
+    p.overlap_param_gather = b.gather;
     cache.states.push_back(&cache.state(p, chunks_id, share));
   }
 }

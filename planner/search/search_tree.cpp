@@ -109,13 +109,23 @@ ParallelPlan SearchTree::decided(const Choice& choice, Level level, SearchCache&
   const ParallelPlan fresh;
   if (level < Level::full) {
     p.overlap_grad_reduce = p.overlap_param_gather = false;
-    p.bucket_elements = 0, p.last_bucket_split = 1;
+    p.bucket_elements = 0;
+    p.last_bucket_split = 1;
   }
   if (level < Level::offload) p = without_offload(std::move(p));
-  if (level < Level::pipeline) p.schedule = fresh.schedule, p.vp = 1;
-  if (level < Level::kernels) p.sequence_parallel = p.overlap_tp = false, p.recompute = fresh.recompute;
+  if (level < Level::pipeline) {
+    p.schedule = fresh.schedule;
+    p.vp = 1;
+  }
+  if (level < Level::kernels) {
+    p.sequence_parallel = p.overlap_tp = false;
+    p.recompute = fresh.recompute;
+  }
   if (level < Level::sharding) p.zero_stage = p.shard_degree = 0;
-  if (level < Level::placement) p.micro_batch = 1, p.axis_order = job_.stack.can.usual_order();
+  if (level < Level::placement) {
+    p.micro_batch = 1;
+    p.axis_order = job_.stack.can.usual_order();
+  }
   const StageSplit split = space_.split[choice.split];
   if (level >= Level::pipeline && (split == StageSplit::balanced || !cuts_evenly_)) {
     fill_chunks(p, split, cache, cache.chunks);

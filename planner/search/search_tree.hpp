@@ -62,7 +62,10 @@ class SearchTree {
       std::function<bool()> stopped = [] { return false; });
 
   // Between expansions only. Nodes from before may not fit any more: refine() looks at that first.
-  void lower_memory_limit(Bytes limit) { memory_limit_ = limit, lowered_ = true; }
+  void lower_memory_limit(Bytes limit) {
+    memory_limit_ = limit;
+    lowered_ = true;
+  }
 
   Node root() const;
   void expand(const Node&, SearchCache&, Expansion&) const;

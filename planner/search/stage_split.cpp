@@ -69,7 +69,11 @@ void balanced_chunks(int n_layers, int n_chunks, const ChainCost& cost, std::vec
       squares +=
           cost.layer * cost.layer * (more * (each + 1.0) * (each + 1.0) + (inner - more) * 1.0 * each * each);
     }
-    if (squares < least) least = squares, best_first = first, best_last = last;
+    if (squares < least) {
+      least = squares;
+      best_first = first;
+      best_last = last;
+    }
   };
   const int ideal_first = static_cast<int>((mean - cost.embedding) / cost.layer),
             ideal_last = static_cast<int>((mean - cost.head) / cost.layer);
@@ -85,7 +89,10 @@ void balanced_chunks(int n_layers, int n_chunks, const ChainCost& cost, std::vec
   SEXTANT_CHECK(best_first >= 0, "the split must cover all layers");
   const int rest = n_layers - best_first - best_last;
   int at = 0;
-  const auto add = [&](int count) { out.push_back({at, count}), at += count; };
+  const auto add = [&](int count) {
+    out.push_back({at, count});
+    at += count;
+  };
   add(best_first);
   for (int c = 0; c < inner; ++c) add(rest / inner + (c < rest % inner ? 1 : 0));
   add(best_last);
@@ -97,7 +104,8 @@ void balanced_chunks(int n_layers, std::span<const double> layer, double embeddi
   const std::size_t n = layer.size();
   SEXTANT_CHECK(n >= 1 && static_cast<int>(n) - 2 <= n_layers, "every inner chunk needs a layer");
   std::vector<int> count(n, 1);
-  count.front() = 0, count.back() = 0;
+  count.front() = 0;
+  count.back() = 0;
   const auto ends = [&](std::size_t c, int layers) {
     return layers * layer[c] + (c == 0 ? embedding : 0) + (c + 1 == n ? head : 0);
   };
@@ -109,7 +117,10 @@ void balanced_chunks(int n_layers, std::span<const double> layer, double embeddi
   }
   out.clear();
   int at = 0;
-  for (const int layers : count) out.push_back({at, layers}), at += layers;
+  for (const int layers : count) {
+    out.push_back({at, layers});
+    at += layers;
+  }
 }
 
 std::vector<LayerRange> balanced_chunks(int n_layers, int n_chunks, const ChainCost& cost) {

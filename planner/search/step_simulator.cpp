@@ -21,7 +21,9 @@ double StepSimulator::step_of(const ParallelPlan& plan) {
 
 void StepSimulator::limit_states() {
   if (shared_->state_bytes <= SearchCache::kMostStateBytes) return;
-  shared_->states.clear(), shared_->stages.clear(), shared_->state_bytes = 0;
+  shared_->states.clear();
+  shared_->stages.clear();
+  shared_->state_bytes = 0;
   for (PerThread& thread : threads_) thread.cache.forget_last_states();
 }
 

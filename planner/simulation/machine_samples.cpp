@@ -39,7 +39,9 @@ bool is_launch(const Pointwise& p) { return p.bytes <= kSmallestBytes; }
 
 CollectiveWork work_of(const Exchange& e) {
   CollectiveWork work{e.kind, e.bytes, {}, false};
-  work.group.size = e.ranks, work.group.nodes = e.nodes, work.group.ranks_per_node = e.ranks / e.nodes;
+  work.group.size = e.ranks;
+  work.group.nodes = e.nodes;
+  work.group.ranks_per_node = e.ranks / e.nodes;
   return work;
 }
 
@@ -78,7 +80,8 @@ std::map<std::string, double> interference_of(const MachineFacts& facts) {
     const std::string kind = kind_of(is_product(what) ? beside : what);
     if (longer <= 0 || kind.empty() || is_product(what) == is_product(beside)) continue;
     Mean& mean = found[is_product(what) ? kind + "_slows_compute" : "compute_slows_" + kind];
-    mean.sum += longer - 1, ++mean.n;
+    mean.sum += longer - 1;
+    ++mean.n;
   }
   std::map<std::string, double> out;
   for (const auto& [key, mean] : found) out[key] = std::clamp(mean.sum / mean.n, 0.0, 1.0);

@@ -195,7 +195,8 @@ Prediction predict(const Job& job, const ParallelPlan& plan, double interval) {
   const StepOfPlan step = step_of(job, plan);
   Prediction p;
   p.step = measured_step(job, plan, step.simulated);
-  p.exposed_share = step.exposed_share, p.rests_on = step.rests_on;
+  p.exposed_share = step.exposed_share;
+  p.rests_on = step.rests_on;
   p.memory = plan_memory(job, plan);
   p.memory_available = job.cluster.device.memory;
   p.fits = !too_large(job, p.memory);
@@ -212,7 +213,10 @@ Prediction predict(const Job& job, const ParallelPlan& plan, double interval) {
     if (const auto found = job.cluster.device.peak.find(dtype);
         peak == 0 && found != job.cluster.device.peak.end())
       peak = found->second.v;
-  if (peak > 0) p.mfu = flops / peak, p.mfu_causal = causal / peak;
+  if (peak > 0) {
+    p.mfu = flops / peak;
+    p.mfu_causal = causal / peak;
+  }
   if (job.cluster.device.price_usd_per_hour > 0)
     p.usd_per_million_tokens = job.cluster.device.price_usd_per_hour * world / 3600.0 / p.tokens_per_s * 1e6;
 

@@ -78,8 +78,10 @@ RobustStep robust_step(const Job& job, const ParallelPlan& plan, const JitterSpe
   out.samples = options.samples;
   if (steps.empty()) return out;
   out.mean = Seconds(std::accumulate(steps.begin(), steps.end(), 0.0) / static_cast<double>(steps.size()));
-  out.p05 = Seconds(quantile(0.05)), out.p50 = Seconds(quantile(0.5));
-  out.p90 = Seconds(quantile(0.9)), out.p95 = Seconds(quantile(0.95));
+  out.p05 = Seconds(quantile(0.05));
+  out.p50 = Seconds(quantile(0.5));
+  out.p90 = Seconds(quantile(0.9));
+  out.p95 = Seconds(quantile(0.95));
   return out;
 }
 
@@ -90,7 +92,8 @@ Prediction expected(const Prediction& undisturbed, const RobustStep& sampled) {
   const double slower = p.step / undisturbed.step;
   for (double* rate : {&p.tokens_per_s, &p.tokens_per_s_gpu, &p.model_tflops_gpu, &p.mfu, &p.mfu_causal})
     *rate /= slower;
-  p.exposed_share /= slower, p.usd_per_million_tokens *= slower;
+  p.exposed_share /= slower;
+  p.usd_per_million_tokens *= slower;
   set_step_interval(p, undisturbed.step_upper / undisturbed.step - 1);
   return p;
 }

@@ -50,7 +50,8 @@ std::size_t price_index(const Steps& g, WorkId id) {
 // Prices of works, then of runs.
 void price_runs(const Steps& g, std::span<const OpCost> by_work, double time_scale,
                 SimulateScratch& scratch) {
-  scratch.price.resize(g.works.size() + g.runs.size()), scratch.scaled.resize(scratch.price.size());
+  scratch.price.resize(g.works.size() + g.runs.size());
+  scratch.scaled.resize(scratch.price.size());
   for (std::size_t w = 0; w < g.works.size(); ++w) {
     scratch.price[w] = by_work[w].duration.v * time_scale;
     scratch.scaled[w] = is_scaled(g.works[w]) ? scratch.price[w] : 0.0;
@@ -100,9 +101,11 @@ double sweep(const Steps& g, SimulateScratch& scratch, const DurationOf& duratio
     }
     end[i] = lane_free[op->lanes[0]] = start + took;
     if (!kNotes) continue;
-    begin[i] = start, duration[i] = took;
+    begin[i] = start;
+    duration[i] = took;
     std::uint32_t& before = newest[op->lanes[0]];
-    next[before] = static_cast<std::uint32_t>(i), before = static_cast<std::uint32_t>(i);
+    next[before] = static_cast<std::uint32_t>(i);
+    before = static_cast<std::uint32_t>(i);
   }
   if (kNotes) {
     begin[n] = end[n] = std::numeric_limits<double>::infinity();
@@ -136,7 +139,8 @@ bool interfere(const Steps& g, const SimulateOptions& options, SimulateScratch& 
         const double both = std::min(end[at], to) - std::max(begin[at], from);
         if (both <= 0) continue;
         duration[at] += slows.compute * both * share(at);
-        together += both, any = true;
+        together += both;
+        any = true;
       }
       duration[beside] += slows.lane * together * share(beside);
     }
@@ -147,8 +151,12 @@ bool interfere(const Steps& g, const SimulateOptions& options, SimulateScratch& 
 double makespan_of(const Steps& g, std::span<const OpCost> by_work, const SimulateOptions& options,
                    SimulateScratch& scratch) {
   const std::size_t n = g.ops.size();
-  scratch.begin.resize(n + 1), scratch.end.resize(n + 1), scratch.duration.resize(n);
-  scratch.next.resize(n + 1 + g.lanes), scratch.newest.resize(g.lanes), scratch.lane_free.resize(g.lanes);
+  scratch.begin.resize(n + 1);
+  scratch.end.resize(n + 1);
+  scratch.duration.resize(n);
+  scratch.next.resize(n + 1 + g.lanes);
+  scratch.newest.resize(g.lanes);
+  scratch.lane_free.resize(g.lanes);
   price_runs(g, by_work, options.time_scale, scratch);
   const std::vector<double>& factor = options.stage_compute_factor;
   const double* price = scratch.price.data();
@@ -192,7 +200,8 @@ std::vector<OpCost> price(const FoldedGraph& graph, const CostModel& model) {
 
 Seconds simulated_step(const ExecutionGraph& g, std::span<const OpCost> by_work,
                        const SimulateOptions& options, SimulateScratch& scratch) {
-  scratch.ops.clear(), scratch.deps.clear();
+  scratch.ops.clear();
+  scratch.deps.clear();
   for (const Op& op : g.ops) {
     scratch.ops.push_back({op.work, op.lanes, op.dep_count});
     scratch.deps.insert(scratch.deps.end(), g.deps_of(op).begin(), g.deps_of(op).end());

@@ -95,7 +95,7 @@ class RankSweep {
  public:
   RankSweep(const ExecutionGraph& g, std::vector<double> duration, std::span<const double> factor,
             std::span<const int> record)
-      : g_(g),
+      : graph_(g),
         duration_(std::move(duration)),
         at_(g.plan),
         ends_(g, at_.count),
@@ -124,8 +124,8 @@ class RankSweep {
   }
 
   RankTimeline run() {
-    for (OpId i = 0; i < g_.ops.size(); ++i) {
-      const bool joins = g_.ops[i].role == OpRole::norm_reduce;
+    for (OpId i = 0; i < graph_.ops.size(); ++i) {
+      const bool joins = graph_.ops[i].role == OpRole::norm_reduce;
       SEXTANT_CHECK(joins || joined_.empty(), "the stages' parts of a sum over the world stand together");
       if (joins)
         join(i);
@@ -137,17 +137,17 @@ class RankSweep {
 
  private:
   void wait(OpId i) {
-    const Op& op = g_.ops[i];
+    const Op& op = graph_.ops[i];
     ready_ = free_[op.lanes[0]];
     if (op.lanes[1] != kNoLane)
       for (std::size_t r = 0; r < at_.count; ++r) ready_[r] = std::max(ready_[r], free_[op.lanes[1]][r]);
-    for (const OpId dep : g_.deps_of(op)) ends_.wait(dep, ready_);
+    for (const OpId dep : graph_.deps_of(op)) ends_.wait(dep, ready_);
     arrived_ = ready_;
     meet(op.role, at_, ready_);
   }
 
   void step(OpId i) {
-    const Op& op = g_.ops[i];
+    const Op& op = graph_.ops[i];
     wait(i);
     // Only a wait inside the stage's own groups: what a transfer waits for is the pipeline.
     auto& waited = waited_[op.stage];
@@ -157,19 +157,19 @@ class RankSweep {
 
   // Turns ready_ into the end of op i on every position.
   void finish(OpId i) {
-    const Op& op = g_.ops[i];
+    const Op& op = graph_.ops[i];
     const double duration = duration_[i];
     if (!recorded_.empty()) arrived_ = ready_;
     const bool computes = op.role == OpRole::block || op.role == OpRole::update;
     const auto& factor = factor_[op.stage];
-    const std::size_t width = g_.plan.replica_microbatches.empty() ? at_.count : at_.tp * at_.cp;
+    const std::size_t width = graph_.plan.replica_microbatches.empty() ? at_.count : at_.tp * at_.cp;
     for (std::size_t first = 0; first < at_.count; first += width)
-      if (!left_out(g_.plan, op, static_cast<int>(first / width)))
+      if (!left_out(graph_.plan, op, static_cast<int>(first / width)))
         for (std::size_t r = first; r < first + width; ++r)
           ready_[r] += computes ? duration * factor[r] : duration;
     for (std::size_t k = 0; k < recorded_.size(); ++k) {
       const auto [stage, position] = recorded_[k];
-      const bool other_end = op.lanes[1] != kNoLane && g_.lanes[op.lanes[1]].stage == stage;
+      const bool other_end = op.lanes[1] != kNoLane && graph_.lanes[op.lanes[1]].stage == stage;
       if (op.stage == stage || other_end) spans_[k].spans[i] = {arrived_[position], ready_[position]};
     }
     ends_.keep(i, ready_);
@@ -181,12 +181,12 @@ class RankSweep {
   void join(OpId i) {
     wait(i);
     join_start_ = std::max(join_start_, ready_.front());
-    auto& waited = waited_[g_.ops[i].stage];
+    auto& waited = waited_[graph_.ops[i].stage];
     for (std::size_t r = 0; r < at_.count; ++r) waited[r] -= arrived_[r];
     joined_.push_back(i);
     if (joined_.size() < factor_.size()) return;
     for (const OpId op : joined_) {
-      for (double& w : waited_[g_.ops[op].stage]) w += join_start_;
+      for (double& w : waited_[graph_.ops[op].stage]) w += join_start_;
       std::fill(ready_.begin(), ready_.end(), join_start_);
       finish(op);
     }
@@ -196,11 +196,12 @@ class RankSweep {
 
   RankTimeline result() {
     RankTimeline out;
-    const auto world = static_cast<std::size_t>(g_.plan.world());
-    out.finish.resize(world), out.waited.resize(world);
+    const auto world = static_cast<std::size_t>(graph_.plan.world());
+    out.finish.resize(world);
+    out.waited.resize(world);
     for (std::size_t lane = 0; lane < free_.size(); ++lane)
       for (std::size_t r = 0; r < at_.count; ++r) {
-        Seconds& finish = out.finish[static_cast<std::size_t>(rank_of_[g_.lanes[lane].stage][r])];
+        Seconds& finish = out.finish[static_cast<std::size_t>(rank_of_[graph_.lanes[lane].stage][r])];
         finish = std::max(finish, Seconds(free_[lane][r]));
         out.makespan = std::max(out.makespan, finish);
       }
@@ -211,7 +212,7 @@ class RankSweep {
     return out;
   }
 
-  const ExecutionGraph& g_;
+  const ExecutionGraph& graph_;
   std::vector<double> duration_;
   Positions at_;
   Ends ends_;

@@ -36,13 +36,17 @@ class RunningBytes {
   void repeat(const ByKind& before, std::int64_t times) {
     for (std::size_t k = 0; k < now_.size(); ++k) {
       const std::int64_t more = times * (now_[k] - before[k]);
-      now_[k] += more, total_ += more;
+      now_[k] += more;
+      total_ += more;
     }
   }
 
  private:
   void mark() {
-    if (total_ > peak_) peak_ = total_, at_peak_ = now_;
+    if (total_ > peak_) {
+      peak_ = total_;
+      at_peak_ = now_;
+    }
   }
   ByKind now_, at_peak_{};
   std::int64_t total_ = 0, peak_ = -1;
@@ -52,8 +56,8 @@ class RunningBytes {
 class SlotWalk {
  public:
   explicit SlotWalk(const lowering::Context& c)
-      : c_(c),
-        b_(c.activation),
+      : context_(c),
+        bytes_(c.activation),
         tp_(c.plan.tp > 1),
         sp_(c.sp()),
         ring_(c.cp_ring()),
@@ -93,8 +97,8 @@ class SlotWalk {
   std::int64_t layer_forward(RunningBytes&, BufferKind kept, bool again, std::int64_t branch,
                              bool resident) const;  // in a place that is there for the whole step
 
-  const lowering::Context& c_;
-  const ActivationBytes& b_;
+  const lowering::Context& context_;
+  const ActivationBytes& bytes_;
   bool tp_, sp_, ring_, split_;
   int again_;
 };

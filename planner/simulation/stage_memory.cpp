@@ -77,10 +77,10 @@ bool same_layers(const Context& c, int a, int b) {
 // What a slot holds at its fullest beyond what was there when it began: the same for all chunks of one shape.
 class SlotPeaks {
  public:
-  SlotPeaks(const Context& c, const SlotWalk& walk) : c_(c), walk_(walk) {}
+  SlotPeaks(const Context& c, const SlotWalk& walk) : context_(c), walk_(walk) {}
   const RunningBytes& of(SlotKind kind, int chunk) {
-    const Shape shape{kind, c_.ranges[static_cast<std::size_t>(chunk)].count, chunk == 0,
-                      chunk + 1 == c_.n_chunks()};
+    const Shape shape{kind, context_.ranges[static_cast<std::size_t>(chunk)].count, chunk == 0,
+                      chunk + 1 == context_.n_chunks()};
     for (const auto& [known, running] : walked_)
       if (known == shape) return running;
     RunningBytes running{RunningBytes::ByKind{}};
@@ -92,7 +92,7 @@ class SlotPeaks {
 
  private:
   using Shape = std::tuple<SlotKind, int, bool, bool>;  // layers; first and last of the model
-  const Context& c_;
+  const Context& context_;
   const SlotWalk& walk_;
   std::deque<std::pair<Shape, RunningBytes>> walked_;
 };
@@ -212,11 +212,14 @@ MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& train
   for (int stage = 0; stage < plan.pp; ++stage) {
     StageMemory memory;
     RunningBytes::ByKind resident{};
-    if (stage > 1 && stage + 1 < plan.pp && same_layers(c, stage - 1, stage))
-      resident = resident_before, memory.host = host_before;
-    else
+    if (stage > 1 && stage + 1 < plan.pp && same_layers(c, stage - 1, stage)) {
+      resident = resident_before;
+      memory.host = host_before;
+    } else {
       add_resident(c, stage, resident, memory.host, update);
-    resident_before = resident, host_before = memory.host;
+    }
+    resident_before = resident;
+    host_before = memory.host;
     // By chunk: what one micro-batch keeps, before its backward and, with a split one, behind it.
     const auto chunks = static_cast<std::size_t>(plan.vp);
     std::vector<RunningBytes::ByKind> saved(chunks), saved_weight(chunks);
@@ -224,7 +227,8 @@ MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& train
     for (std::size_t v = 0; v < chunks; ++v) {
       walk.add_saved(saved[v], static_cast<int>(v) * plan.pp + stage);
       if (c.split_backward()) walk.add_saved_weight(saved_weight[v], static_cast<int>(v) * plan.pp + stage);
-      all_saved[v] = total(saved[v]), all_saved_weight[v] = total(saved_weight[v]);
+      all_saved[v] = total(saved[v]);
+      all_saved_weight[v] = total(saved_weight[v]);
     }
     // What is there when the slot begins. Its own micro-batch is saved by the forward as it goes, and is still whole when
     // a backward or weight begins.
@@ -243,7 +247,10 @@ MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& train
       begins_with(o, [&](std::size_t v, std::int64_t whole, std::int64_t weight) {
         bytes += whole * all_saved[v] + weight * all_saved_weight[v];
       });
-      if (bytes > peak) peak = bytes, fullest = &o;
+      if (bytes > peak) {
+        peak = bytes;
+        fullest = &o;
+      }
       host_peak = std::max(host_peak, host_activations(c, o, stage));
     }
     memory.at_peak = resident;
@@ -259,7 +266,8 @@ MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& train
       memory.at_peak[static_cast<std::size_t>(BufferKind::communication)] +=
           fullest->arrived * c.activation.stream;
       begins_with(*fullest, [&](std::size_t v, std::int64_t whole, std::int64_t weight) {
-        add(saved[v], whole), add(saved_weight[v], weight);
+        add(saved[v], whole);
+        add(saved_weight[v], weight);
       });
       add(peaks.of(fullest->kind, fullest->chunk * plan.pp + stage).at_peak(), 1);
     }

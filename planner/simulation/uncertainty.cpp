@@ -57,7 +57,8 @@ UncertaintyRules load_uncertainty_rules(const std::filesystem::path& preset_dir)
   const auto path = preset_dir / "calibration/intervals.json";
   File file;
   with_file(path.string(), [&] { read_object(read_plain_values(path), file, kIntervalsFields); });
-  file.rules.step = file.step.of, file.rules.memory = file.memory.of;
+  file.rules.step = file.step.of;
+  file.rules.memory = file.memory.of;
   return file.rules;
 }
 

@@ -98,7 +98,8 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
     }
     row.kind = *kind;
     row.bytes = *size;
-    row.on.ranks = static_cast<int>(*ranks), row.on.nodes = static_cast<int>(*nodes);
+    row.on.ranks = static_cast<int>(*ranks);
+    row.on.nodes = static_cast<int>(*nodes);
     row.on.gpus_per_node = std::max(1, static_cast<int>(*gpus));
     row.on.node_network = BytesPerSecond(network.value_or(0) * 1e9);
     row.time_s = time ? *time * 1e-6 : *size * bus_factor(*kind, row.on.ranks) / (*bus * 1e9);
@@ -161,7 +162,8 @@ std::vector<CollectiveScore> score_collectives(std::span<const CollectiveRow> ro
     if (at == scores.end()) {
       scores.emplace_back();
       at = scores.end() - 1;
-      at->source = r.source, at->gpu = r.on.device;
+      at->source = r.source;
+      at->gpu = r.on.device;
     }
     add(*at, r);
     add(all, r);

@@ -39,10 +39,12 @@ DecisionRule best_rule(const std::vector<DecisionGroup>& groups, const DecisionR
   for (const double optimism : kOptimism)
     for (const double told_apart : kToldApart) {
       DecisionRule rule = from;
-      rule.optimism = optimism, rule.told_apart = told_apart;
+      rule.optimism = optimism;
+      rule.told_apart = told_apart;
       const double mean = score_decision(groups, rule).mean;
       if (mean > least + kEqual) continue;
-      least = std::min(least, mean), best = rule;
+      least = std::min(least, mean);
+      best = rule;
     }
   return best;
 }
@@ -59,7 +61,8 @@ std::vector<DecisionGroup> decision_groups(std::span<const RunRow> rows,
     if (!row.step_time || !p.step_s || row.group_id.empty() || (row.quality == 'c' && !with_quality_c))
       continue;
     DecisionGroup& g = groups[{row.source, row.group_id}];
-    g.source = row.source, g.id = row.group_id;
+    g.source = row.source;
+    g.id = row.group_id;
     Judged layout = p.judged;
     layout.step = *p.step_s / row.training.global_batch;
     if (p.step_upper_s) layout.half_width = *p.step_upper_s / *p.step_s - 1;
@@ -95,10 +98,15 @@ DecisionScore score_decision(std::span<const DecisionGroup> groups, const Decisi
   DecisionScore s;
   for (const DecisionGroup& g : groups) {
     const double regret = regret_of_recommended(g, rule);
-    s.mean += regret, s.mean_of_three += regret_of_three(g, rule);
-    if (s.groups++ == 0 || regret > s.worst) s.worst = regret, s.worst_group = g.id;
+    s.mean += regret;
+    s.mean_of_three += regret_of_three(g, rule);
+    if (s.groups++ == 0 || regret > s.worst) {
+      s.worst = regret;
+      s.worst_group = g.id;
+    }
   }
-  s.mean /= std::max(1, s.groups), s.mean_of_three /= std::max(1, s.groups);
+  s.mean /= std::max(1, s.groups);
+  s.mean_of_three /= std::max(1, s.groups);
   return s;
 }
 
@@ -109,15 +117,21 @@ DecisionFit fit_decision(std::span<const DecisionGroup> groups, const DecisionRu
   fit.in_sample = score_decision(all, fit.rule);
   std::set<std::string> sources;
   std::vector<double> errors;
-  for (const DecisionGroup& g : all) sources.insert(g.source), errors.push_back(pairwise_error(g));
+  for (const DecisionGroup& g : all) {
+    sources.insert(g.source);
+    errors.push_back(pairwise_error(g));
+  }
   fit.pairwise_error = std::expm1(middle(std::move(errors)));
   for (const std::string& source : sources) {
     std::vector<DecisionGroup> others, own;
     for (const DecisionGroup& g : all) (g.source == source ? own : others).push_back(g);
     const DecisionScore s = score_decision(own, best_rule(others, from));
-    fit.held_out.mean += s.mean * s.groups, fit.held_out.mean_of_three += s.mean_of_three * s.groups;
-    if (fit.held_out.groups == 0 || s.worst > fit.held_out.worst)
-      fit.held_out.worst = s.worst, fit.held_out.worst_group = s.worst_group;
+    fit.held_out.mean += s.mean * s.groups;
+    fit.held_out.mean_of_three += s.mean_of_three * s.groups;
+    if (fit.held_out.groups == 0 || s.worst > fit.held_out.worst) {
+      fit.held_out.worst = s.worst;
+      fit.held_out.worst_group = s.worst_group;
+    }
     fit.held_out.groups += s.groups;
   }
   fit.held_out.mean /= std::max(1, fit.held_out.groups);

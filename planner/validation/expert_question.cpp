@@ -26,7 +26,9 @@ std::string question_of(const RunRow& row) {
 ExpertAnswer answer(const RunRow& row, const FrameworkMap& map, const std::filesystem::path& preset_dir,
                     const UncertaintyRules& rules, const DecisionBasis& basis, double seconds) {
   ExpertAnswer out;
-  out.run_id = row.run_id, out.source = row.source, out.question = question_of(row);
+  out.run_id = row.run_id;
+  out.source = row.source;
+  out.question = question_of(row);
   out.measured_s = row.step_time->v;
   try {
     const ResolvedRun run = resolve(row, map, preset_dir);
@@ -41,9 +43,12 @@ ExpertAnswer answer(const RunRow& row, const FrameworkMap& map, const std::files
       return out;
     }
     const Prediction p = predict(job, run.plan);
-    out.predicted_s = p.step.v, out.expert_oom_chance = p.chance_of_overflow;
+    out.predicted_s = p.step.v;
+    out.expert_oom_chance = p.chance_of_overflow;
     SearchOptions options;
-    options.top = kJudged, options.budget_s = seconds, options.move_layers = false;
+    options.top = kJudged;
+    options.budget_s = seconds;
+    options.move_layers = false;
     const PlanLimits limits;
     const SearchReport report = search(
         job, default_space(run.model, run.training, run.cluster.device, run.cluster.gpus(), limits), options);

@@ -49,8 +49,10 @@ std::vector<InconsistentTime> inconsistent_times(std::span<const RunRow> rows) {
       InconsistentTime found{.row = i, .neighbours = {}};
       std::vector<double> times;
       for (const std::size_t k : group)
-        if (k != i && neighbours(rows[i], rows[k]))
-          found.neighbours.push_back(k), times.push_back(rows[k].step_time->v);
+        if (k != i && neighbours(rows[i], rows[k])) {
+          found.neighbours.push_back(k);
+          times.push_back(rows[k].step_time->v);
+        }
       if (contradicts(rows[i].step_time->v, times)) out.push_back(std::move(found));
     }
   return out;

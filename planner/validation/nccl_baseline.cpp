@@ -68,7 +68,8 @@ const NcclBaseline* nccl_baseline_of(const std::string& fabric, const std::vecto
 }
 
 void use_network(const NcclBaseline& n, FabricSpec& f) {
-  f.efficiency = n.efficiency, f.latency = n.latency;
+  f.efficiency = n.efficiency;
+  f.latency = n.latency;
   f.in_network = n.in_network;
   f.reduces_inside = f.reduces_inside || n.reduces_inside;
 }

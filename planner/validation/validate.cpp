@@ -77,15 +77,20 @@ RunPrediction predict_resolved(ResolvedRun run, const PredictOptions& options) {
                                 &rules, options.residual},
                                run.plan);
   out.judged = judged(run.plan, run.model.n_layers, run.cluster, run.stack.can);
-  out.step_s = p.step.v, out.step_lower_s = p.step_lower.v, out.step_upper_s = p.step_upper.v;
+  out.step_s = p.step.v;
+  out.step_lower_s = p.step_lower.v;
+  out.step_upper_s = p.step_upper.v;
   out.exposed_share = p.exposed_share;
   out.fits = p.fits;
   out.chance_of_overflow = p.chance_of_overflow;
-  out.uncertainty = p.uncertainty, out.step_half_width = p.step_half_width;
+  out.uncertainty = p.uncertainty;
+  out.step_half_width = p.step_half_width;
   const MemoryEstimate memory = estimate_memory(run.model, run.training, run.plan, run.stack);
   const double peak = as_measured(memory, run.plan, run.cluster, run.memory_kind);
   const double m = rules.memory_half_width(p.uncertainty, run.stack) * run.interval;
-  out.memory_GiB = peak, out.memory_lower_GiB = peak / (1 + m), out.memory_upper_GiB = peak * (1 + m);
+  out.memory_GiB = peak;
+  out.memory_lower_GiB = peak / (1 + m);
+  out.memory_upper_GiB = peak * (1 + m);
   return out;
 }
 
@@ -134,7 +139,8 @@ std::vector<std::optional<Seconds>> predict_steps(const ResolvedRun& run,
 RunPrediction predict_run(const RunRow& row, const FrameworkMap& map, const PredictOptions& options) {
   RunPrediction out;
   if (!row.unreadable.empty()) {
-    out.run_id = row.run_id, out.note = row.unreadable;
+    out.run_id = row.run_id;
+    out.note = row.unreadable;
     return out;
   }
   try {

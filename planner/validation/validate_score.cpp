@@ -45,14 +45,24 @@ void score_groups(const std::map<std::string, std::vector<LayoutTime>>& groups, 
   for (const auto& [id, group] : groups) {
     if (group.size() < kSmallestGroup) continue;
     std::vector<double> predicted, measured;
-    for (const LayoutTime& l : group) predicted.push_back(l.predicted), measured.push_back(l.measured);
+    for (const LayoutTime& l : group) {
+      predicted.push_back(l.predicted);
+      measured.push_back(l.measured);
+    }
     tau.push_back(kendall_tau(predicted, measured));
-    r1.push_back(regret(group, 1)), r2.push_back(regret(group, 2)), r3.push_back(regret(group, 3));
-    if (s.worst_group.empty() || r1.back() > s.worst_regret) s.worst_group = id, s.worst_regret = r1.back();
+    r1.push_back(regret(group, 1));
+    r2.push_back(regret(group, 2));
+    r3.push_back(regret(group, 3));
+    if (s.worst_group.empty() || r1.back() > s.worst_regret) {
+      s.worst_group = id;
+      s.worst_regret = r1.back();
+    }
   }
   s.groups = static_cast<int>(tau.size());
   s.kendall_tau = mean(tau);
-  s.regret_1 = mean(r1), s.regret_2 = mean(r2), s.regret_3 = mean(r3);
+  s.regret_1 = mean(r1);
+  s.regret_2 = mean(r2);
+  s.regret_3 = mean(r3);
 }
 
 struct Samples {
@@ -123,11 +133,14 @@ std::vector<SourceScore> score_runs(std::span<const RunRow> rows, std::span<cons
     const Samples& x = samples[source];
     std::vector<double> absolute;
     for (const double e : x.error) absolute.push_back(std::abs(e));
-    s.mape = mean(absolute), s.median = quantile(absolute, 0.5), s.p90 = quantile(absolute, 0.9);
+    s.mape = mean(absolute);
+    s.median = quantile(absolute, 0.5);
+    s.p90 = quantile(absolute, 0.9);
     s.bias = mean(x.error);
     std::vector<double> memory;
     for (const double e : x.memory_error) memory.push_back(std::abs(e));
-    s.memory_rows = static_cast<int>(memory.size()), s.memory_mape = mean(memory);
+    s.memory_rows = static_cast<int>(memory.size());
+    s.memory_mape = mean(memory);
     score_groups(x.groups, s);
     out.push_back(s);
   }

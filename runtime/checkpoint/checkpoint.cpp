@@ -123,7 +123,8 @@ void Checkpoint::Impl::damaged(const ConfigError& e) const {
 }
 
 void Checkpoint::Impl::load(const fs::path& of_run, std::int64_t of_step) {
-  run = of_run, step = of_step;
+  run = of_run;
+  step = of_step;
   path = checkpoint_path(run, step);
   const std::string file = (path / kManifestName).string();
   require_readable(file);
@@ -292,7 +293,8 @@ void Checkpoint::require_model(const ModelSpec& model, const std::string& asked)
   constexpr std::array<std::string_view, 4> kFirst = {"hidden", "n_layers", "n_heads", "vocab_size"};
   constexpr std::size_t kTold = 3;  // beside the first
   nlohmann::json mine = impl_->manifest.plan.model, other = model;
-  mine.erase("name"), other.erase("name");
+  mine.erase("name");
+  other.erase("name");
   std::vector<std::string> keys(kFirst.begin(), kFirst.end());
   for (const nlohmann::json* fields : {&mine, &other})
     for (const auto& [key, _] : fields->items())

@@ -121,7 +121,8 @@ Seconds CheckpointWriter::stage() {
   next_.clock = trainer_.clock();
   event_ = {};
   event_.step = next_.clock.step;
-  outstanding_ = copying_ = busy_ = true, may_stage_ = due_ = abandoned_ = false;
+  outstanding_ = copying_ = busy_ = true;
+  may_stage_ = due_ = abandoned_ = false;
   saved_ = std::packaged_task<void()>([this] { save(); });
   running_ = saved_.get_future();
   background_thread_.begin();
@@ -154,7 +155,8 @@ void CheckpointWriter::wait_for_copy() {
   staged_.finish(trainer_.device());
   copying_ = false;
   const Seconds waited = since(start_time);
-  waited_ += waited, event_.pause += waited;
+  waited_ += waited;
+  event_.pause += waited;
 }
 
 // The file has its name when it is whole.
@@ -248,7 +250,8 @@ void CheckpointWriter::look() {
     outcome.error = outcome.problem = e.what();
   }
   if (!outstanding_) return;  // an unfinished folder has been removed, as far as it could
-  event_.error = outcome.error, problem_ = outcome.problem;
+  event_.error = outcome.error;
+  problem_ = outcome.problem;
   if (event_.committed) {  // whatever came after it
     committed_ = event_.step;
     return report();

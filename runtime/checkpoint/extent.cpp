@@ -14,7 +14,8 @@ std::string to_string(const Extent& e) {
 
 Extent intersection(const Extent& a, const Extent& b) {
   Extent both;
-  both.row = std::max(a.row, b.row), both.col = std::max(a.col, b.col);
+  both.row = std::max(a.row, b.row);
+  both.col = std::max(a.col, b.col);
   both.rows = std::max<std::int64_t>(0, std::min(a.row + a.rows, b.row + b.rows) - both.row);
   both.cols = std::max<std::int64_t>(0, std::min(a.col + a.cols, b.col + b.cols) - both.col);
   return both;
@@ -45,7 +46,8 @@ std::optional<std::string> cover_problem(std::span<const Extent> extents, std::i
     if (!inside) return fmt::format("{} is outside of [0:{},0:{}]", to_string(e), rows, cols);
     if (__builtin_add_overflow(covered, e.elements(), &covered))
       return std::string("more elements than it has");
-    by_row.push_back(&e), by_end.push_back(&e);
+    by_row.push_back(&e);
+    by_end.push_back(&e);
   }
   std::ranges::sort(by_row, {}, [](const Extent* e) { return e->row; });
   std::ranges::sort(by_end, {}, [](const Extent* e) { return e->row + e->rows; });

@@ -191,8 +191,13 @@ std::string with_digest(std::string_view rest) {
 
 std::string manifest_text(const Manifest& m) {
   Document d;
-  d.clock = m.clock, d.dtype = m.dtype, d.optimizer = m.optimizer, d.random = {m.seed}, d.plan = m.plan;
-  d.data.text = m.data, d.options.text = m.options;
+  d.clock = m.clock;
+  d.dtype = m.dtype;
+  d.optimizer = m.optimizer;
+  d.random = {m.seed};
+  d.plan = m.plan;
+  d.data.text = m.data;
+  d.options.text = m.options;
   for (const StoredFile& f : m.files) {
     FileRow& row = d.files.emplace_back(FileRow{f.name, f.bytes, f.header, {}});
     for (const StoredExtent& e : f.extents) row.extents.push_back(row_of(e));
@@ -223,8 +228,12 @@ Manifest parse_manifest(std::string_view text, const std::string& file) {
     if (d.schema != kCheckpointSchema)
       more.push_back({"", "schema", d.schema, kCheckpointSchema, "written by another version of sextant?"});
     reader.finish(std::move(more));
-    m.clock = d.clock, m.dtype = d.dtype, m.optimizer = d.optimizer, m.seed = d.random.seed;
-    m.plan = std::move(d.plan), m.data = std::move(d.data.text);
+    m.clock = d.clock;
+    m.dtype = d.dtype;
+    m.optimizer = d.optimizer;
+    m.seed = d.random.seed;
+    m.plan = std::move(d.plan);
+    m.data = std::move(d.data.text);
     m.options = std::move(d.options.text);
     for (FileRow& f : d.files) {
       StoredFile& to = m.files.emplace_back(StoredFile{std::move(f.name), f.bytes, std::move(f.header), {}});

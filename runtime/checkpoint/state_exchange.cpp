@@ -50,7 +50,9 @@ std::vector<Turn> in_turn(const MovedMessages& messages, int ranks) {
       sending[from] = receiving[to] = true;
       const std::int64_t n = std::min(t.bytes, part);
       turns.push_back({t.from, t.to, n});
-      t.bytes -= n, sends[from] -= n, receives[to] -= n;
+      t.bytes -= n;
+      sends[from] -= n;
+      receives[to] -= n;
     }
     std::erase_if(open, [](const Turn& t) { return t.bytes == 0; });
   }
@@ -114,8 +116,14 @@ class MessageReader {
                                  element_),
         static_cast<std::size_t>(rows * what.cols * element_));
     row_ += rows;
-    if (row_ == what.rows) row_ = 0, ++field_;
-    if (field_ == kStateFields.size()) field_ = 0, ++part_;
+    if (row_ == what.rows) {
+      row_ = 0;
+      ++field_;
+    }
+    if (field_ == kStateFields.size()) {
+      field_ = 0;
+      ++part_;
+    }
   }
 
   const MovedMessage& message_;
@@ -136,7 +144,8 @@ std::vector<Arrived> exchange(std::span<const Transfer> transfers, const HeldPie
   for (const Transfer& t : transfers) {
     if (t.to == t.from) continue;
     MovedMessage& message = messages[{t.from, t.to}];
-    message.parts.push_back(&t), message.size += t.bytes(element);
+    message.parts.push_back(&t);
+    message.size += t.bytes(element);
   }
   if (messages.empty()) return {};  // on every rank: each has what it needs
   std::map<int, MessageReader> out;

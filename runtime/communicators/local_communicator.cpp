@@ -91,7 +91,10 @@ class Meeting {
   void send(int from, int to, const void* data, std::int64_t bytes) {
     std::unique_lock lock(mutex_);
     Mail& mail = mail_[{from, to}];
-    if (abort_->set) lock.unlock(), abort_->raise();
+    if (abort_->set) {
+      lock.unlock();
+      abort_->raise();
+    }
     SEXTANT_CHECK(mail.state == Mail::empty, "two sends to the same rank overlap in time");
     mail = {data, bytes, Mail::posted};
     changed_.notify_all();
@@ -108,7 +111,10 @@ class Meeting {
     std::unique_lock lock(mutex_);
     Mail& mail = mail_[{from, to}];
     changed_.wait(lock, [&] { return mail.state == Mail::posted || abort_->set; });
-    if (mail.state != Mail::posted) lock.unlock(), abort_->raise();
+    if (mail.state != Mail::posted) {
+      lock.unlock();
+      abort_->raise();
+    }
     const std::int64_t sent = mail.bytes;
     if (sent != bytes) return sent;  // left posted: the abort that follows frees the sender
     mail.state = Mail::copying;

@@ -153,7 +153,8 @@ class Exchange {
       require(MPI_Isend(static_cast<const std::byte*>(data) + offset, n, MPI_BYTE, peer, kDataTag, comm_,
                         &requests_.back()),
               "MPI_Isend");
-      expected_.push_back(-1), peers_.push_back(peer);
+      expected_.push_back(-1);
+      peers_.push_back(peer);
     });
   }
   void recv(void* data, std::int64_t bytes, int peer) {
@@ -163,7 +164,8 @@ class Exchange {
       require(MPI_Irecv(static_cast<std::byte*>(data) + offset, n, MPI_BYTE, peer, kDataTag, comm_,
                         &requests_.back()),
               "MPI_Irecv");
-      expected_.push_back(n), peers_.push_back(peer);
+      expected_.push_back(n);
+      peers_.push_back(peer);
     });
   }
 
@@ -179,7 +181,8 @@ class Exchange {
       MPI_Group_translate_ranks(own, 1, &peers_[i], all, &rank);
       if (!through) ranks.insert(rank);
     }
-    MPI_Group_free(&own), MPI_Group_free(&all);
+    MPI_Group_free(&own);
+    MPI_Group_free(&all);
   }
 
   void finish() {
@@ -309,7 +312,8 @@ class MpiCommunicator final : public MessageCommunicator<MpiCommunicator> {
       require(MPI_Comm_group(comm_, &all), "MPI_Comm_group");
       require(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &members), "MPI_Group_incl");
       require(MPI_Comm_create_group(comm_, members, kDataTag, &made), "MPI_Comm_create_group");
-      MPI_Group_free(&all), MPI_Group_free(&members);
+      MPI_Group_free(&all);
+      MPI_Group_free(&members);
     }
     return std::make_unique<MpiCommunicator>(process_, made);
   }

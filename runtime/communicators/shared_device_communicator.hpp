@@ -277,7 +277,8 @@ class SharedDeviceCommunicator final : public Communicator {
   void* scratch(std::int64_t bytes) {
     if (bytes > scratch_bytes_) {
       if (scratch_) ops_.release(scratch_);
-      scratch_ = ops_.allocate(bytes), scratch_bytes_ = bytes;
+      scratch_ = ops_.allocate(bytes);
+      scratch_bytes_ = bytes;
     }
     return scratch_;
   }

@@ -21,7 +21,8 @@ Proof proof_of_welcome(const Member& own, int connects, const Nonce& hello, cons
 }  // namespace
 
 Member::Member(const TcpWorld& world) : prover(world.secret) {
-  claim.rank = world.rank, claim.ranks = world.ranks;
+  claim.rank = world.rank;
+  claim.ranks = world.ranks;
   claim.generation = static_cast<std::uint32_t>(world.generation);
   claim.settings = world.settings;
   std::copy_n(world.job.begin(), std::min(world.job.size(), claim.job.size() - 1), claim.job.begin());

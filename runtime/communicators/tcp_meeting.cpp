@@ -240,7 +240,9 @@ Standing TcpMeeting::standing() {
 
 Met TcpMeeting::sit_down(const Standing& seat) const {
   TcpWorld next = world_;
-  next.rank = seat.rank, next.ranks = seat.ranks, next.generation = static_cast<int>(seat.generation);
+  next.rank = seat.rank;
+  next.ranks = seat.ranks;
+  next.generation = static_cast<int>(seat.generation);
   next.patience = kToBeSeated;
   if (seat.rank <= 0 || seat.rank >= seat.ranks) throw BackendError("rank 0 has given no seat that there is");
   Met met = TcpMeeting(next).meet();

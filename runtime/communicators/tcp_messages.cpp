@@ -45,7 +45,8 @@ bool Inflow::begin_message() {
     return false;
   }
   message_ = {header_.kind, header_.channel, {}};
-  in_payload_ = true, got_ = 0;
+  in_payload_ = true;
+  got_ = 0;
   return true;
 }
 
@@ -66,10 +67,12 @@ bool Inflow::take_in(int fd, const std::function<void(Message&&)>& handle) {
       closed_ = n == 0 || errno == ECONNRESET;
       return false;
     }
-    got_ += static_cast<std::size_t>(n), taken += static_cast<std::size_t>(n);
+    got_ += static_cast<std::size_t>(n);
+    taken += static_cast<std::size_t>(n);
     if (!in_payload_ && got_ == sizeof header_ && !begin_message()) return false;
     if (!in_payload_ || static_cast<std::int64_t>(got_) < header_.bytes) continue;
-    in_payload_ = false, got_ = 0;
+    in_payload_ = false;
+    got_ = 0;
     handle(std::move(message_));
   }
   return true;
@@ -83,14 +86,16 @@ Sent send_message(int fd, const MessageHeader& header, const void* data, const s
     while (first < parts.size() && parts[first].iov_len == 0) ++first;
     if (first == parts.size()) return Sent::all;
     msghdr message{};
-    message.msg_iov = &parts[first], message.msg_iovlen = parts.size() - first;
+    message.msg_iov = &parts[first];
+    message.msg_iovlen = parts.size() - first;
     const ssize_t sent = ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && !would_wait(errno)) return Sent::ended;
     std::size_t left = static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
     for (std::size_t i = first; i < parts.size() && left > 0; ++i) {
       const std::size_t of_this = std::min(left, parts[i].iov_len);
       parts[i].iov_base = static_cast<char*>(parts[i].iov_base) + of_this;
-      parts[i].iov_len -= of_this, left -= of_this;
+      parts[i].iov_len -= of_this;
+      left -= of_this;
     }
     if (sent > 0) continue;
     if (!go_on()) return Sent::stopped;

@@ -46,7 +46,8 @@ std::string_view text_of(const std::vector<std::byte>& payload) {
 
 TcpProcess::TcpProcess(const TcpWorld& world) : outlives_(world.outlives_ranks) {
   Met met = meet(world);
-  rank_ = met.rank, joined_ = met.joined;
+  rank_ = met.rank;
+  joined_ = met.joined;
   for (Socket& socket : met.sockets) {
     members_.push_back(static_cast<int>(peers_.size()));
     auto& peer = peers_.emplace_back();
@@ -233,11 +234,13 @@ void TcpProcess::read_all() {
   std::vector<int> ranks;
   auto looked = since_boot();
   while (!closing_) {
-    waits.clear(), ranks.clear();
+    waits.clear();
+    ranks.clear();
     for (int peer = 0; peer < size(); ++peer) {
       const auto& p = peers_[static_cast<std::size_t>(peer)];
       if (!p || p->gone) continue;  // only this thread writes it
-      waits.push_back({p->socket.fd(), POLLIN, 0}), ranks.push_back(peer);
+      waits.push_back({p->socket.fd(), POLLIN, 0});
+      ranks.push_back(peer);
     }
     const int ready = poll(waits.data(), waits.size(), kReadTick_ms);
     const auto now = since_boot();

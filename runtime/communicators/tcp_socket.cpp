@@ -82,7 +82,8 @@ std::vector<SocketAddress> resolve(const std::string& name, int port) {
   const bool bracketed = name.size() > 2 && name.front() == '[' && name.back() == ']';
   const std::string bare = bracketed ? name.substr(1, name.size() - 2) : name;
   addrinfo hints{}, *found = nullptr;
-  hints.ai_family = AF_UNSPEC, hints.ai_socktype = SOCK_STREAM;
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
   if (const int code = getaddrinfo(bare.c_str(), std::to_string(port).c_str(), &hints, &found); code != 0)
     throw BackendError(fmt::format("the address of rank 0, {}: {}", name, gai_strerror(code)));
   std::vector<SocketAddress> all;
@@ -128,10 +129,12 @@ Endpoint endpoint_of(const SocketAddress& a) {
 SocketAddress address_of(const Endpoint& e, const SocketAddress& beside) {
   SocketAddress a;
   if (e.family == 4) {
-    a.storage.ss_family = AF_INET, a.length = sizeof(sockaddr_in);
+    a.storage.ss_family = AF_INET;
+    a.length = sizeof(sockaddr_in);
     std::memcpy(&four(a).sin_addr, e.address, 4);
   } else {
-    a.storage.ss_family = AF_INET6, a.length = sizeof(sockaddr_in6);
+    a.storage.ss_family = AF_INET6;
+    a.length = sizeof(sockaddr_in6);
     std::memcpy(&six(a).sin6_addr, e.address, 16);
     if (IN6_IS_ADDR_LINKLOCAL(&six(a).sin6_addr) && beside.storage.ss_family == AF_INET6)
       six(a).sin6_scope_id = six(beside).sin6_scope_id;
@@ -198,7 +201,10 @@ bool read_bytes(int fd, void* to, std::size_t bytes, Until until) {
     if (!ready(fd, POLLIN, until)) return false;
     const ssize_t got = ::recv(fd, at, bytes, MSG_DONTWAIT);
     if (got == 0 || (got < 0 && !again(errno))) return false;
-    if (got > 0) at += got, bytes -= static_cast<std::size_t>(got);
+    if (got > 0) {
+      at += got;
+      bytes -= static_cast<std::size_t>(got);
+    }
   }
   return true;
 }
@@ -209,7 +215,10 @@ bool write_bytes(int fd, const void* from, std::size_t bytes, Until until) {
     if (!ready(fd, POLLOUT, until)) return false;
     const ssize_t sent = ::send(fd, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && !again(errno)) return false;
-    if (sent > 0) at += sent, bytes -= static_cast<std::size_t>(sent);
+    if (sent > 0) {
+      at += sent;
+      bytes -= static_cast<std::size_t>(sent);
+    }
   }
   return true;
 }

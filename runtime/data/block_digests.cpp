@@ -26,7 +26,8 @@ void BlockDigests::add(std::string_view bytes) {
     in_open_ += part.size();
     if (in_open_ < kDigestBlock) continue;
     lines_ += open_.text() + '\n';
-    open_ = {}, in_open_ = 0;
+    open_ = {};
+    in_open_ = 0;
   }
 }
 

@@ -26,16 +26,17 @@ constexpr const char* kBadTextHint = "convert it (iconv -t UTF-8), or give --bad
 
 EncodedBlock BlockEncoder::encode(const TextBlock& block) const {
   EncodedBlock out;
-  out.next = block.next, out.done_bytes = block.done_bytes;
+  out.next = block.next;
+  out.done_bytes = block.done_bytes;
   out.empty_input = block.text.empty() && !block.continues;
-  for (const DocumentSlice& slice : documents_of(block, o_.unit)) {
+  for (const DocumentSlice& slice : documents_of(block, options_.unit)) {
     std::string held;
     std::string_view text = slice.text;
     try {
       if (block.input->jsonl) text = held = field_of(block, slice);
       check(block, slice, text, held);
     } catch (const ConfigError& e) {
-      if (o_.bad_text == BadText::stop) throw;
+      if (options_.bad_text == BadText::stop) throw;
       if (slice.continues || slice.open)
         throw ConfigError(Problem{block.input->path.string(), "", "a document too long to be left out",
                                   "--bad-text stop, or replace for what is no UTF-8", e.what()});
@@ -56,12 +57,12 @@ EncodedBlock BlockEncoder::encode(const TextBlock& block) const {
 }
 
 std::string BlockEncoder::field_of(const TextBlock& block, const DocumentSlice& slice) const {
-  if (valid_utf8_prefix(slice.text) < slice.text.size() && o_.bad_text != BadText::replace)
+  if (valid_utf8_prefix(slice.text) < slice.text.size() && options_.bad_text != BadText::replace)
     refuse_block(block, slice.line, "", "bytes that are no UTF-8", "a line of JSON in UTF-8", kBadTextHint);
   json value;
   try {
-    value = json::parse(o_.bad_text == BadText::replace ? replace_invalid_utf8(slice.text)
-                                                        : std::string(slice.text));
+    value = json::parse(options_.bad_text == BadText::replace ? replace_invalid_utf8(slice.text)
+                                                              : std::string(slice.text));
   } catch (const json::exception& e) {
     std::string why = e.what();
     why.erase(0, std::min(why.size(), why.find("parse error")));
@@ -71,16 +72,16 @@ std::string BlockEncoder::field_of(const TextBlock& block, const DocumentSlice& 
   }
   if (!value.is_object())
     refuse_block(block, slice.line, "", value.type_name(), "a JSON object on each line");
-  const auto found = value.find(o_.field);
+  const auto found = value.find(options_.field);
   if (found == value.end()) {
     std::vector<std::string> keys;
     for (const auto& [key, ignored] : value.items()) keys.push_back(key);
     std::string others;
     for (const auto& key : keys) others += (others.empty() ? "" : ", ") + key;
-    refuse_block(block, slice.line, o_.field, "missing", "the text of the document",
+    refuse_block(block, slice.line, options_.field, "missing", "the text of the document",
                  fmt::format("the line has: {}; name the field with --field", others));
   }
-  if (!found->is_string()) refuse_block(block, slice.line, o_.field, found->type_name(), "a string");
+  if (!found->is_string()) refuse_block(block, slice.line, options_.field, found->type_name(), "a string");
   return found->get<std::string>();
 }
 
@@ -96,7 +97,7 @@ void BlockEncoder::check(const TextBlock& block, const DocumentSlice& slice, std
   }
   const std::size_t valid = valid_utf8_prefix(text);
   if (valid == text.size()) return;
-  if (o_.bad_text != BadText::replace)
+  if (options_.bad_text != BadText::replace)
     refuse_block(
         block, line_of(valid), "",
         fmt::format("byte 0x{:02x}, which is no UTF-8 there", static_cast<unsigned char>(text[valid])),

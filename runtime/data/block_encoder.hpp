@@ -32,7 +32,7 @@ class BlockEncoder {
  public:
   // Both outlive it.
   BlockEncoder(const Tokenizer& tokenizer, const PrepareOptions& options)
-      : tokenizer_(tokenizer), o_(options) {}
+      : tokenizer_(tokenizer), options_(options) {}
 
   EncodedBlock encode(const TextBlock&) const;  // throws ConfigError with file and line
 
@@ -42,7 +42,7 @@ class BlockEncoder {
   void check(const TextBlock&, const DocumentSlice&, std::string_view& text, std::string& held) const;
 
   const Tokenizer& tokenizer_;
-  const PrepareOptions& o_;
+  const PrepareOptions& options_;
 };
 
 }  // namespace sextant

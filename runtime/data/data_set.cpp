@@ -108,7 +108,8 @@ void TokenRow::read(std::int64_t first, std::span<std::int32_t> out) const {
     const auto copy = [&]<class Word>(const Word* words) {
       for (std::size_t i = 0; i < n; ++i) {
         out[i] = static_cast<std::int32_t>(words[from + static_cast<std::int64_t>(i)]);
-        highest = std::max(highest, out[i]), lowest = std::min(lowest, out[i]);
+        highest = std::max(highest, out[i]);
+        lowest = std::min(lowest, out[i]);
       }
     };
     if (token_bytes_ == 2)
@@ -122,7 +123,8 @@ void TokenRow::read(std::int64_t first, std::span<std::int32_t> out) const {
                   fmt::format("token {}", lowest < 0 ? lowest : highest),
                   fmt::format("a token below the vocabulary of {}", vocab_size_),
                   "the file is damaged, or belongs to another index: sextant data --check DIR"});
-    out = out.subspan(n), first += static_cast<std::int64_t>(n);
+    out = out.subspan(n);
+    first += static_cast<std::int64_t>(n);
   }
 }
 

@@ -166,8 +166,10 @@ class Translation {
       }
     std::size_t end = at_ + 1;
     std::string flags;
-    while (end < in_.size() && (in_[end] == 'i' || in_[end] == 'm' || in_[end] == '-'))
-      flags += in_[end] == 'm' ? 's' : in_[end], ++end;  // there . takes line feeds under m
+    while (end < in_.size() && (in_[end] == 'i' || in_[end] == 'm' || in_[end] == '-')) {
+      flags += in_[end] == 'm' ? 's' : in_[end];  // there . takes line feeds under m
+      ++end;
+    }
     if (flags.empty() || end >= in_.size() || (in_[end] != ':' && in_[end] != ')'))
       refuse(fmt::format("the group '({}'", in_.substr(at_, 8)));
     out_ += fmt::format("(?{}{}", flags, in_[end]);

@@ -84,7 +84,8 @@ class PieceCache {
     std::vector<Slot> before(slots_.empty() ? kFirst : kept_ < kMost ? slots_.size() * 2 : slots_.size());
     before.swap(slots_);
     if (kept_ >= kMost) {
-      keys_.clear(), ids_.clear();
+      keys_.clear();
+      ids_.clear();
       kept_ = 0;
       return;
     }

@@ -40,7 +40,9 @@ class PartsToPieces {
       return;
     }
     flush();
-    begin_ = begin, end_ = end, open_ = true;
+    begin_ = begin;
+    end_ = end;
+    open_ = true;
   }
   void flush() {
     if (open_ && end_ > begin_) out_.push_back(piece_.substr(begin_, end_ - begin_));

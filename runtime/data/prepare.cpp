@@ -86,7 +86,7 @@ class Writer {
   Writer(const fs::path& folder, const Tokenizer& t, const PrepareOptions& o, const Journal& from)
       : folder_(folder),
         info_(t.info()),
-        o_(o),
+        options_(o),
         journal_(from),
         tokens_(folder, token_bytes_of(info_.vocab_size), o.shard_tokens, {from.train, from.validation}) {
     if (journal_.in_document) split_ = split_of(journal_.documents - 1);
@@ -111,33 +111,36 @@ class Writer {
     if (journal_.left_out == 0) journal_.first_left_out = block.first_left_out;
     journal_.left_out += block.left_out;
     journal_.input = static_cast<std::int64_t>(block.next.input);
-    journal_.offset = block.next.offset, journal_.line = block.next.line;
+    journal_.offset = block.next.offset;
+    journal_.line = block.next.line;
     journal_.in_document = block.next.in_document;
-    if (journal_.text_bytes - flushed_ >= o_.flush_bytes) flush();
+    if (journal_.text_bytes - flushed_ >= options_.flush_bytes) flush();
   }
   void flush() {
     const WriterProgress p = tokens_.flush();
-    journal_.train = p[0], journal_.validation = p[1];
+    journal_.train = p[0];
+    journal_.validation = p[1];
     write_json_file(folder_ / kJournalFile, journal_);
     flushed_ = journal_.text_bytes;
   }
   void finish() {
     const WriterProgress p = tokens_.finish();
-    journal_.train = p[0], journal_.validation = p[1];
+    journal_.train = p[0];
+    journal_.validation = p[1];
   }
   const Journal& journal() const { return journal_; }
   std::int64_t written() const { return written_; }
 
  private:
   DataSplit split_of(std::int64_t document) const {
-    const std::uint64_t drawn = scrambled(scrambled(o_.seed, 0), static_cast<std::uint64_t>(document));
+    const std::uint64_t drawn = scrambled(scrambled(options_.seed, 0), static_cast<std::uint64_t>(document));
     const double unit = static_cast<double>(drawn >> 11) * 0x1p-53;
-    return unit < o_.validation_fraction ? DataSplit::validation : DataSplit::train;
+    return unit < options_.validation_fraction ? DataSplit::validation : DataSplit::train;
   }
 
   fs::path folder_;
   const TokenizerInfo& info_;
-  const PrepareOptions& o_;
+  const PrepareOptions& options_;
   Journal journal_;
   TokenWriter tokens_;
   DataSplit split_ = DataSplit::train;
@@ -156,7 +159,8 @@ DataIndex index_of(const Journal& journal, const Tokenizer& t, const PrepareOpti
   index.token_bytes = token_bytes_of(info.vocab_size);
   index.seed = static_cast<std::int64_t>(o.seed);
   index.validation_fraction = o.validation_fraction;
-  index.train = journal.train.closed, index.validation = journal.validation.closed;
+  index.train = journal.train.closed;
+  index.validation = journal.validation.closed;
   return index;
 }
 
@@ -180,7 +184,10 @@ std::string keep_tokenizer(const TokenizerInfo& info, const fs::path& folder) {
     if (!info.bos_name.empty()) j["bos_token"] = info.bos_name;
     if (!info.eos_name.empty()) j["eos_token"] = info.eos_name;
     // As its documents begin; a tokenizer.json says it itself.
-    if (!is_json && info.bos) j["add_bos_token"] = true, j["add_eos_token"] = false;
+    if (!is_json && info.bos) {
+      j["add_bos_token"] = true;
+      j["add_eos_token"] = false;
+    }
     write_json_file(folder / kTokenizerConfig, j);
   }
   return file;
@@ -271,7 +278,10 @@ PrepareResult prepare_in(WorkFolder& work, const fs::path& out, const std::vecto
                                                      InFlight& at = ring[begun % kInFlight];
                                                      at.text = o.stop && o.stop->load() ? std::nullopt
                                                                                         : reader.next();
-                                                     if (at.text) return ++begun, &at;
+                                                     if (at.text) {
+                                                       ++begun;
+                                                       return &at;
+                                                     }
                                                      flow.stop();
                                                      return nullptr;
                                                    }) &
@@ -285,14 +295,15 @@ PrepareResult prepare_in(WorkFolder& work, const fs::path& out, const std::vecto
                        const EncodedBlock block = std::exchange(at->encoded, {});
                        writer.add(block);
                        progress.done_bytes = block.done_bytes;
-                       progress.tokens = writer.written(),
+                       progress.tokens = writer.written();
                        progress.documents = writer.journal().documents - from.documents;
                        if (o.progress) o.progress(progress);
                      }));
 
   const Journal& end = writer.journal();
   result.text_bytes = end.text_bytes;
-  result.documents_left_out = end.left_out, result.first_left_out = end.first_left_out;
+  result.documents_left_out = end.left_out;
+  result.first_left_out = end.first_left_out;
   result.empty_inputs = end.empty_inputs;
   if (static_cast<std::size_t>(end.input) < inputs.size()) {
     writer.flush();

@@ -116,8 +116,14 @@ Tokenizer parse_sentencepiece(std::string_view model_bytes, const std::string& f
   const auto model = std::make_shared<SentencePieceProcessor>();
   load(*model, model_bytes, file);
   TokenizerInfo info{.kind = TokenizerKind::sentencepiece, .vocab_size = model->GetPieceSize()};
-  if (model->bos_id() >= 0) info.bos = model->bos_id(), info.bos_name = model->IdToPiece(*info.bos);
-  if (model->eos_id() >= 0) info.eos = model->eos_id(), info.eos_name = model->IdToPiece(*info.eos);
+  if (model->bos_id() >= 0) {
+    info.bos = model->bos_id();
+    info.bos_name = model->IdToPiece(*info.bos);
+  }
+  if (model->eos_id() >= 0) {
+    info.eos = model->eos_id();
+    info.eos_name = model->IdToPiece(*info.eos);
+  }
   info.source = file;
   info.restores_text = false;  // not what is no UTF-8
   const bool words = parts_at_words(*model);

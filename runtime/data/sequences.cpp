@@ -19,7 +19,9 @@ Windows::Windows(const TokenRow& row, int seq_len, Packing packing, bool last_on
   }
   row.for_each_document([&](std::int64_t begin, std::int64_t end) {
     if (end - begin < 2) return;
-    begins_.push_back(begin), ends_.push_back(end), first_window_.push_back(count_);
+    begins_.push_back(begin);
+    ends_.push_back(end);
+    first_window_.push_back(count_);
     count_ += (end - begin - 1 + seq_len_ - 1) / seq_len_;
     targets_ += end - begin - 1;
   });

@@ -27,7 +27,8 @@ std::int64_t permuted(std::int64_t index, std::int64_t count, std::uint64_t seed
     std::uint64_t left = value >> half, right = value & mask;
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       const std::uint64_t mixed = left ^ (scrambled(seed + round, right) & mask);
-      left = right, right = mixed;
+      left = right;
+      right = mixed;
     }
     value = left << half | right;
   } while (value >= static_cast<std::uint64_t>(count));

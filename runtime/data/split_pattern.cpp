@@ -73,7 +73,8 @@ SplitPattern::SplitPattern(std::string_view pattern, const std::string& file, co
   int error = 0;
   PCRE2_SIZE offset = 0;
   auto code = std::make_shared<Code>();
-  code->file = file, code->key = key;
+  code->file = file;
+  code->key = key;
   code->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
                                  PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
                                  &offset, context.get()));

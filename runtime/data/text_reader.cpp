@@ -154,21 +154,26 @@ void check_members(const fs::path& path, const std::string& name) {
   const std::unique_ptr<z_stream, int (*)(z_stream*)> end(&z, ::inflateEnd);
   bool between = false;  // behind a member
   for (std::int64_t read = 0; in.read(packed.data(), kPiece), in.gcount() > 0; read += in.gcount()) {
-    z.next_in = reinterpret_cast<Bytef*>(packed.data()), z.avail_in = static_cast<uInt>(in.gcount());
+    z.next_in = reinterpret_cast<Bytef*>(packed.data());
+    z.avail_in = static_cast<uInt>(in.gcount());
     while (z.avail_in > 0) {
       if (between && *z.next_in == 0) {
-        ++z.next_in, --z.avail_in;
+        ++z.next_in;
+        --z.avail_in;
         continue;
       }
       between = false;
-      z.next_out = reinterpret_cast<Bytef*>(text.data()), z.avail_out = kPiece;
+      z.next_out = reinterpret_cast<Bytef*>(text.data());
+      z.avail_out = kPiece;
       const auto at = read + (in.gcount() - static_cast<std::int64_t>(z.avail_in));
       const int code = ::inflate(&z, Z_NO_FLUSH);
-      if (code == Z_STREAM_END)
-        between = true, (void)::inflateReset(&z);
-      else if (code != Z_OK && code != Z_BUF_ERROR)
+      if (code == Z_STREAM_END) {
+        between = true;
+        (void)::inflateReset(&z);
+      } else if (code != Z_OK && code != Z_BUF_ERROR) {
         refuse_text(name, fmt::format("no gzip data at or behind byte {}", at), "a gzip file, whole",
                     "was it downloaded whole? gzip -t tells");
+      }
     }
   }
   if (in.bad()) unread();
@@ -234,7 +239,10 @@ bool TextReader::open() {
     return true;
   }
   fill(kReadBytes);  // a byte order mark is no text
-  if (buffer_.starts_with("\xef\xbb\xbf")) buffer_.erase(0, 3), at_.offset = 3;
+  if (buffer_.starts_with("\xef\xbb\xbf")) {
+    buffer_.erase(0, 3);
+    at_.offset = 3;
+  }
   return true;
 }
 
@@ -271,7 +279,8 @@ std::optional<TextBlock> TextReader::next() {
       // As much again, so that what has no end is not looked through again for each block of it.
       fill(std::max(kReadBytes, std::min(before, kLongestPart + kReadBytes - before)));
       if (buffer_.size() == before) {
-        end = true, cut = {before, 0};
+        end = true;
+        cut = {before, 0};
         break;
       }
     }
@@ -322,7 +331,8 @@ std::vector<DocumentSlice> documents_of(const TextBlock& block, DocumentUnit uni
     if (blank(without_line_end(one))) {
       close(one.data());
     } else if (!begin) {
-      begin = one.data(), begin_line = line;
+      begin = one.data();
+      begin_line = line;
     }
     text.remove_prefix(one.size());
     if (lines) close(text.data());

@@ -28,7 +28,10 @@ int base64_value(char c) {
 std::optional<std::string> base64_decode(std::string_view text) {
   if (text.empty() || text.size() % 4 != 0) return {};
   std::size_t padding = 0;
-  while (padding < 2 && text.back() == '=') text.remove_suffix(1), ++padding;
+  while (padding < 2 && text.back() == '=') {
+    text.remove_suffix(1);
+    ++padding;
+  }
   std::string bytes;
   std::uint32_t bits = 0;
   int held = 0;
@@ -93,7 +96,8 @@ Tokenizer parse_tiktoken_ranks(std::string_view text, const std::string& file) {
     }
   const auto ordinary = static_cast<std::int32_t>(tokens.size());
   TokenizerInfo info{.kind = TokenizerKind::tiktoken, .vocab_size = ordinary + kReserved};
-  info.bos = ordinary, info.eos = ordinary + 1;
+  info.bos = ordinary;
+  info.eos = ordinary + 1;
   info.source = file;
   SplitPattern split(kLlama3Split, file, "pattern");
   TextPipeline parts;

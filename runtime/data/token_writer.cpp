@@ -74,7 +74,10 @@ class OutputFile {
   std::string blocks() const { return blocks_.text(); }
 
  private:
-  void count(std::string_view bytes) { digest_.add(bytes), blocks_.add(bytes); }
+  void count(std::string_view bytes) {
+    digest_.add(bytes);
+    blocks_.add(bytes);
+  }
   void write() {
     count(buffer_);
     for (std::string_view left = buffer_; !left.empty();) {
@@ -134,8 +137,10 @@ class TokenWriter::Shards {
   }
   SplitProgress flush() {
     if (!tokens_) return progress_;
-    tokens_->sync(), documents_->sync();
-    progress_.tokens_digest = tokens_->digest(), progress_.documents_digest = documents_->digest();
+    tokens_->sync();
+    documents_->sync();
+    progress_.tokens_digest = tokens_->digest();
+    progress_.documents_digest = documents_->digest();
     return progress_;
   }
   SplitProgress finish() {
@@ -154,7 +159,8 @@ class TokenWriter::Shards {
     flush();
     DataShard shard;
     shard.name = shard_name(split_, progress_.closed.size());
-    shard.tokens = progress_.tokens, shard.documents = progress_.documents;
+    shard.tokens = progress_.tokens;
+    shard.documents = progress_.documents;
     shard.tokens_digest = std::exchange(progress_.tokens_digest, {});
     shard.documents_digest = std::exchange(progress_.documents_digest, {});
     const std::string blocks = tokens_->blocks() + documents_->blocks();
@@ -162,7 +168,8 @@ class TokenWriter::Shards {
     shard.blocks_digest = digest(blocks);
     progress_.closed.push_back(std::move(shard));
     progress_.tokens = progress_.documents = 0;
-    tokens_.reset(), documents_.reset();
+    tokens_.reset();
+    documents_.reset();
   }
 
   fs::path folder_;

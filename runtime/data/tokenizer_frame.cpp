@@ -25,7 +25,8 @@ void read_frame_token(const json& config, const char* key, const TokenizerVocabu
   }
   for (const auto& name : names)
     if (const auto found = v.added_ids.find(name); found != v.added_ids.end()) {
-      id = found->second, token = name;
+      id = found->second;
+      token = name;
       return;
     }
 }

@@ -252,7 +252,8 @@ class Reader {
       }
       if (step.type == "Metaspace") {
         const Metaspace read = read_metaspace(file_, step);
-        out_.mark = read.mark, out_.prefix = read.prefix != MetaspacePrefix::never;
+        out_.mark = read.mark;
+        out_.prefix = read.prefix != MetaspacePrefix::never;
         marks_words_ = plain_ && steps.size() == 1;
       } else if (marks_words_ && !replaces_nothing(step)) {
         marks_words_ = false;
@@ -274,7 +275,8 @@ class Reader {
     if (file_.member(*step.value, step.path, "add_prefix_space", json::value_t::boolean, "true or false")
             .get<bool>()) {
       out_.pre_tokenizer.add(prefix_space_step());
-      out_.prefix = true, keeps = false;
+      out_.prefix = true;
+      keeps = false;
     }
     if (file_.flag(*step.value, step.path, "use_regex", true)) {
       rule = ++cutting == 1 ? cut_rule_of(kGpt2Split) : CutRule::nowhere;
@@ -282,7 +284,10 @@ class Reader {
           split_step(SplitPattern(kGpt2Split, file_.name(), step.path), SplitBehavior::isolated, false));
     }
     out_.bytes = left_out;
-    if (!left_out) out_.pre_tokenizer.add(byte_letters_pieces_step()), out_.letters = true;
+    if (!left_out) {
+      out_.pre_tokenizer.add(byte_letters_pieces_step());
+      out_.letters = true;
+    }
     marks_words_ = false;
   }
 

@@ -100,10 +100,13 @@ std::vector<PairMerge> read_tokenizer_merges(const TokenizerFile& file, const js
       const auto& text = pair.get_ref<const std::string&>();
       if (text.starts_with("#version")) continue;
       const std::size_t space = text.find(' ');
-      if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos)
-        left = text.substr(0, space), right = text.substr(space + 1);
+      if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos) {
+        left = text.substr(0, space);
+        right = text.substr(space + 1);
+      }
     } else if (pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string()) {
-      left = pair[0].get<std::string>(), right = pair[1].get<std::string>();
+      left = pair[0].get<std::string>();
+      right = pair[1].get<std::string>();
     }
     if (left.empty() || right.empty()) file.refuse(path(), brief(list[i]), "two tokens");
     if (!right.starts_with(prefix))

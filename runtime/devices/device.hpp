@@ -97,7 +97,10 @@ class Allocation {
   Allocation(Device& device, Space space, Bytes bytes)
       : device_(&device), space_(space), data_(device.allocate(space, bytes)) {}
   Allocation(Allocation&& other) noexcept { swap(other); }
-  Allocation& operator=(Allocation&& other) noexcept { return swap(other), *this; }
+  Allocation& operator=(Allocation&& other) noexcept {
+    swap(other);
+    return *this;
+  }
   ~Allocation() {
     if (data_) device_->release(space_, data_);
   }
@@ -106,7 +109,9 @@ class Allocation {
 
  private:
   void swap(Allocation& other) noexcept {
-    std::swap(device_, other.device_), std::swap(space_, other.space_), std::swap(data_, other.data_);
+    std::swap(device_, other.device_);
+    std::swap(space_, other.space_);
+    std::swap(data_, other.data_);
   }
   Device* device_ = nullptr;
   Space space_ = Space::device;

@@ -51,7 +51,9 @@ class Packer {
   }
 
   ArenaPlan run(Fit fit) {
-    fit_ = fit, active_ = {}, kept_ = {};
+    fit_ = fit;
+    active_ = {};
+    kept_ = {};
     next_.assign(lane_ops_.size(), 0);
     ArenaPlan plan;
     plan.offset.assign(graph_.buffers.size(), ArenaPlan::kNotHere);
@@ -91,8 +93,10 @@ class Packer {
     for (auto a = active.begin(); a != active.end(); ++a) {
       if (fit_ == Fit::lowest && a->begin >= at + bytes) break;
       if (a->end <= at || over_before(a->buffer, b)) continue;
-      if (const std::int64_t gap = a->begin - at; gap >= bytes && gap - bytes < waste)
-        tightest = at, waste = gap - bytes;
+      if (const std::int64_t gap = a->begin - at; gap >= bytes && gap - bytes < waste) {
+        tightest = at;
+        waste = gap - bytes;
+      }
       at = a->end;
     }
     if (waste < std::numeric_limits<std::int64_t>::max()) at = tightest;

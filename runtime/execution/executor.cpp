@@ -117,7 +117,10 @@ void Executor::issue(OpId op) {
 bool Executor::wait_for_others(OpId op, StreamId stream) {
   bool waits = false;
   for (const OpId dep : graph_.deps_of(graph_.ops[op]))
-    if (view_.mine(dep) && view_.lane(dep) != view_.lane(op)) device_.wait(stream, end_[dep]), waits = true;
+    if (view_.mine(dep) && view_.lane(dep) != view_.lane(op)) {
+      device_.wait(stream, end_[dep]);
+      waits = true;
+    }
   return waits;
 }
 
@@ -128,17 +131,25 @@ void Executor::issue(Run& run) {
   wait_for_others(ops.front(), stream);
   const Event begin = options_.watchdog ? device_.record(stream) : Event{};
   if (!run.program && !run.refused) capture(run, stream);
-  for (const OpId op : ops) memory_.begin(op), memory_.end(op);
+  for (const OpId op : ops) {
+    memory_.begin(op);
+    memory_.end(op);
+  }
   if (run.program && !device_.replay(stream, run.program)) {  // once more, with what has changed
     capture(run, stream);
     if (run.program && !device_.replay(stream, run.program)) run = {run.first, run.last, {}, true};
   }
-  if (run.program)
-    ++programs_.replayed, programs_.ops += static_cast<std::int64_t>(ops.size());
-  else
+  if (run.program) {
+    ++programs_.replayed;
+    programs_.ops += static_cast<std::int64_t>(ops.size());
+  } else {
     for (const OpId op : ops) launch(op, stream);
+  }
   const Event end = lane_ends_[view_.lane(ops.front())] = device_.record(stream);
-  for (const OpId op : ops) begin_[op] = begin, end_[op] = end;
+  for (const OpId op : ops) {
+    begin_[op] = begin;
+    end_[op] = end;
+  }
   if (options_.watchdog)
     for (const OpId op : ops) options_.watchdog->issued(options_.rank, op, begin, end);
 }

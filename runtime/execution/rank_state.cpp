@@ -53,7 +53,8 @@ RankState::RankState(const ExecutionGraph& graph, const Arena& arena, const Stac
       const ElementRange part = host ? ElementRange{on_device(b), slice(b)} : ElementRange{0, on_device(b)};
       for_each_piece(b, [&](std::size_t p, ElementRange range) {
         if (slices_[p].model_rows == 1) return;  // norms do not decay
-        range.begin = std::max(range.begin, part.begin), range.end = std::min(range.end, part.end);
+        range.begin = std::max(range.begin, part.begin);
+        range.end = std::min(range.end, part.end);
         if (range.begin < range.end)
           decay_[host][b].push_back({range.begin - part.begin, range.end - part.begin});
       });

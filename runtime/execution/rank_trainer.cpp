@@ -116,7 +116,8 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
           }()),
       outlives_(options.outlives_ranks) {
   if (takes_scratch(kernels)) lend_scratch();
-  launcher_.beta1 = optimizer.beta1, launcher_.beta2 = optimizer.beta2;
+  launcher_.beta1 = optimizer.beta1;
+  launcher_.beta2 = optimizer.beta2;
   launcher_.epsilon = optimizer.epsilon;
 }
 
@@ -252,9 +253,11 @@ std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder, s
   s = {};
   s.skip = report.skipped;
   if (report.skipped) {
-    ++clock_.skipped, ++clock_.skipped_in_a_row;
+    ++clock_.skipped;
+    ++clock_.skipped_in_a_row;
   } else {
-    ++clock_.updates, clock_.skipped_in_a_row = 0;
+    ++clock_.updates;
+    clock_.skipped_in_a_row = 0;
     const auto updates = static_cast<double>(clock_.updates);
     s = scalars_of({.rate = report.rate,
                     .weight_decay = optimizer_.weight_decay,

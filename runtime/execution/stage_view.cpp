@@ -63,7 +63,10 @@ std::vector<OpId> random_topological_order(const ExecutionGraph& graph, std::uin
   std::vector<int> waits(n, 0);
   std::vector<std::int64_t> last(graph.lanes.size(), -1);
   for (OpId id = 0; id < n; ++id) {
-    const auto after = [&](OpId before) { followers[before].push_back(id), ++waits[id]; };
+    const auto after = [&](OpId before) {
+      followers[before].push_back(id);
+      ++waits[id];
+    };
     for (const OpId dep : graph.deps_of(graph.ops[id])) after(dep);
     for (const LaneId lane : graph.ops[id].lanes) {
       if (lane == kNoLane) continue;

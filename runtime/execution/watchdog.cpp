@@ -49,7 +49,8 @@ Watchdog::~Watchdog() = default;
 void Watchdog::enter(int rank, const Device& device, const StageView& view) {
   const std::lock_guard lock(mutex_);
   Rank& r = find_or_add(rank);
-  r.device = &device, r.view = &view;
+  r.device = &device;
+  r.view = &view;
   r.lanes.assign(graph_.lanes.size(), {});
   r.issued = 0;
   r.between = Between::nothing;

@@ -197,8 +197,10 @@ void train_rank(const TrainingRun& run, Communicator& world, RunShared& shared) 
     if (changing) {
       auto& held = run.carried->ranks;
       trainer.barrier();  // all have taken what was carried here
-      if (run.processes || world.rank() == 0)
-        held.clear(), held.resize(static_cast<std::size_t>(world.size()));
+      if (run.processes || world.rank() == 0) {
+        held.clear();
+        held.resize(static_cast<std::size_t>(world.size()));
+      }
       trainer.barrier();
       held[static_cast<std::size_t>(world.rank())] =
           std::make_unique<HeldState>(trainer.state(), *device, trainer.clock());
@@ -225,8 +227,10 @@ void train_rank(const TrainingRun& run, Communicator& world, RunShared& shared) 
             : device_memory(run.graph, run.stack.rules, stage, takes_scratch(run.kernels)).total();
     const Bytes allocated = device->memory(Space::device).peak;
     const std::lock_guard lock(shared.mutex);
-    if (allocated > shared.result.allocated_memory)
-      shared.result.allocated_memory = allocated, shared.result.planned_memory = Bytes(planned);
+    if (allocated > shared.result.allocated_memory) {
+      shared.result.allocated_memory = allocated;
+      shared.result.planned_memory = Bytes(planned);
+    }
   }
   if (run.record) {
     const std::lock_guard lock(shared.mutex);

@@ -40,7 +40,10 @@ void share_spans(const ExecutionGraph& graph, Communicator& world, std::vector<S
   const bool stands_for_it = representative(graph, stage) == world.rank();
   std::vector<double> times(2 * spans.size(), 0.0);
   for (std::size_t op = 0; op < spans.size() && stands_for_it; ++op)
-    if (graph.ops[op].stage == stage) times[2 * op] = spans[op].start, times[2 * op + 1] = spans[op].end;
+    if (graph.ops[op].stage == stage) {
+      times[2 * op] = spans[op].start;
+      times[2 * op + 1] = spans[op].end;
+    }
   world.all_reduce(times.data(), times.data(), static_cast<std::int64_t>(times.size()), Dtype::fp64,
                    Reduction::sum, {});
   for (std::size_t op = 0; op < spans.size(); ++op) spans[op] = {times[2 * op], times[2 * op + 1]};

@@ -194,8 +194,10 @@ struct HuggingFaceFolder::Impl {
                    for (std::int64_t r = begin; r < end; ++r) read_run(r);
                  });
     std::int64_t lowest = at.rows, highest = 0;
-    for (std::int64_t r = 0; r < count; ++r)
-      lowest = std::min(lowest, at.row(first + r)), highest = std::max(highest, at.row(first + r) + 1);
+    for (std::int64_t r = 0; r < count; ++r) {
+      lowest = std::min(lowest, at.row(first + r));
+      highest = std::max(highest, at.row(first + r) + 1);
+    }
     if (lowest < highest)
       let_go(bytes.subspan(static_cast<std::size_t>(lowest * stride) * size,
                            static_cast<std::size_t>((highest - lowest) * stride) * size));
@@ -253,7 +255,9 @@ WeightInventory HuggingFaceFolder::check() const {
       if (!first) return;
       if (found.tensors == 0) found.type = t->type;
       if (found.type != t->type) found.type.reset();
-      ++found.tensors, found.parameters += t->elements(), found.bytes += t->end - t->begin;
+      ++found.tensors;
+      found.parameters += t->elements();
+      found.bytes += t->end - t->begin;
     });
   }
   for (const auto& [tensor, file] : impl_->index.shard_of) files.insert(file);

@@ -77,7 +77,8 @@ std::optional<Json> config_of_same_shape(const ModelSpec& model, const HuggingFa
   if (!kept.is_object()) return std::nullopt;
   try {
     ModelSpec read = model_from_hugging_face(nlohmann::json(kept), model.name);
-    read.name = model.name, read.max_positions = model.max_positions;
+    read.name = model.name;
+    read.max_positions = model.max_positions;
     if (read == model) return kept;
   } catch (const ConfigError&) {  // of another model: nothing is taken from it
   }
@@ -121,7 +122,10 @@ std::vector<std::vector<StoredTensor>> cut_into_shards(std::vector<StoredTensor>
   std::uint64_t here = 0;
   for (StoredTensor& t : tensors) {
     const std::uint64_t bytes = t.end - t.begin;
-    if (here + bytes > max_bytes && !shards.back().empty()) shards.emplace_back(), here = 0;
+    if (here + bytes > max_bytes && !shards.back().empty()) {
+      shards.emplace_back();
+      here = 0;
+    }
     here += bytes;
     shards.back().push_back(std::move(t));
   }
@@ -287,7 +291,8 @@ ExportedWeights export_hugging_face(const ModelSpec& model, const WeightSource& 
   std::vector<StoredTensor> tensors;
   ExportedWeights done;
   for (Packed& p : packed_tensors(model, family, o.type)) {
-    done.bytes += p.tensor.end, ++done.tensors;
+    done.bytes += p.tensor.end;
+    ++done.tensors;
     runs[p.tensor.name] = std::move(p.runs);
     tensors.push_back(std::move(p.tensor));
   }

@@ -32,7 +32,8 @@ LlamaForward::LlamaForward(const ModelSpec& model, const KernelTable& kernels, D
     const std::int64_t step = std::max<std::int64_t>(1, kDoubles / whole.model_cols);
     for (std::int64_t row = 0; row < whole.model_rows; row += step) {
       ModelSlice block = whole;
-      block.first_row = row, block.rows = std::min(step, whole.model_rows - row);
+      block.first_row = row;
+      block.rows = std::min(step, whole.model_rows - row);
       values.resize(static_cast<std::size_t>(block.rows * block.cols));
       weights(block, values);
       kernels_.cast({.source = TensorView(values.data(), Dtype::fp64, block.rows, block.cols),
@@ -45,11 +46,18 @@ LlamaForward::LlamaForward(const ModelSpec& model, const KernelTable& kernels, D
 
 BlockWork LlamaForward::work(BlockKind kind, std::int64_t tokens) const {
   BlockWork w;
-  w.kind = kind, w.pass = Pass::forward;
-  w.seq_q = static_cast<int>(tokens), w.seq_k = static_cast<int>(length_ + tokens);
-  w.hidden = model_.hidden, w.heads = model_.n_heads, w.kv_heads = model_.n_kv_heads;
-  w.qk_norm = model_.qk_norm, w.window = model_.window;
-  w.head_dim = model_.head_dim, w.ffn = model_.ffn_hidden, w.vocab = model_.vocab_size;
+  w.kind = kind;
+  w.pass = Pass::forward;
+  w.seq_q = static_cast<int>(tokens);
+  w.seq_k = static_cast<int>(length_ + tokens);
+  w.hidden = model_.hidden;
+  w.heads = model_.n_heads;
+  w.kv_heads = model_.n_kv_heads;
+  w.qk_norm = model_.qk_norm;
+  w.window = model_.window;
+  w.head_dim = model_.head_dim;
+  w.ffn = model_.ffn_hidden;
+  w.vocab = model_.vocab_size;
   w.dtype = dtype_;
   return w;
 }
@@ -92,8 +100,13 @@ std::vector<double> LlamaForward::extend(std::span<const std::int32_t> ids, Logi
   std::vector<std::int32_t> key_positions(static_cast<std::size_t>(length_ + n));
   std::iota(key_positions.begin(), key_positions.end(), 0);
   BlockContext c;
-  c.kernels = &kernels_, c.norm_eps = model_.norm_eps, c.threads = threads_;
-  if (model_.position == PositionKind::rope) c.rope_cos = rope_.cos(), c.rope_sin = rope_.sin();
+  c.kernels = &kernels_;
+  c.norm_eps = model_.norm_eps;
+  c.threads = threads_;
+  if (model_.position == PositionKind::rope) {
+    c.rope_cos = rope_.cos();
+    c.rope_sin = rope_.sin();
+  }
   const SlopeTable slopes(model_, 0, model_.n_heads, accumulator_of(dtype_));
   c.slopes = slopes.view();
   c.positions = std::span<const std::int32_t>(key_positions).subspan(static_cast<std::size_t>(length_));

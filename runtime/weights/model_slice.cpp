@@ -30,19 +30,26 @@ ModelSlice model_slice(const ModelSpec& m, const LocalShape& local, const Parame
   s.name = parameter_name(p.kind, p.layer);
   const std::int64_t h = m.hidden, d = m.head_dim;
   const auto by_rows = [&](std::int64_t whole, std::int64_t own, std::int64_t first) {
-    s.model_rows = whole, s.model_cols = s.cols = h;
-    s.rows = own, s.first_row = first;
+    s.model_rows = whole;
+    s.model_cols = s.cols = h;
+    s.rows = own;
+    s.first_row = first;
   };
   const auto by_cols = [&](std::int64_t whole, std::int64_t own) {
-    s.model_rows = s.rows = h, s.model_cols = whole;
-    s.cols = own, s.first_col = own * tp_rank;
+    s.model_rows = s.rows = h;
+    s.model_cols = whole;
+    s.cols = own;
+    s.first_col = own * tp_rank;
   };
   const auto of_row = [&](std::int64_t whole, std::int64_t own) {
-    s.model_rows = s.rows = 1, s.model_cols = whole;
-    s.cols = own, s.first_col = own * tp_rank;
+    s.model_rows = s.rows = 1;
+    s.model_cols = whole;
+    s.cols = own;
+    s.first_col = own * tp_rank;
   };
   const auto whole_row = [&](std::int64_t width) {
-    s.model_rows = s.rows = 1, s.model_cols = s.cols = width;
+    s.model_rows = s.rows = 1;
+    s.model_cols = s.cols = width;
     s.replicated = tp > 1;
   };
   switch (p.kind) {
@@ -100,7 +107,8 @@ std::vector<ModelSlice> model_tensors(const ModelSpec& m) {
   const LocalShape whole = local_shape(m, 1, 1);
   const auto add = [&](ParameterKind kind, int layer = 0) {
     Parameter p;
-    p.kind = kind, p.layer = static_cast<std::uint16_t>(layer);
+    p.kind = kind;
+    p.layer = static_cast<std::uint16_t>(layer);
     tensors.push_back(model_slice(m, whole, p, 1, 0));
   };
   add(ParameterKind::embedding);

@@ -38,7 +38,7 @@ class GradientCheck {
   std::vector<Interval> gaps(std::size_t b) const;
   std::vector<Access> accesses(std::size_t b, Event) const;
 
-  const StageFacts& f_;
+  const StageFacts& facts_;
   ProblemList& problems_;
   int microbatches_;
   std::vector<State> buckets_;

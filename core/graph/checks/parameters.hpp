@@ -40,7 +40,7 @@ class ParameterCheck {
   void totals();
   void tiles(std::size_t b, std::vector<Interval> spans, Interval all, const char* what);
 
-  const StageFacts& f_;
+  const StageFacts& facts_;
   ProblemList& problems_;
   std::vector<State> buckets_;
   std::vector<BufferId> rest_;                       // as facts tell, or where blocks read

@@ -96,7 +96,8 @@ double closed_bound(const PipelineTimes& p, const StageStates& state, double clo
       const int forwards = p.vp - (s == p.pp - 1 ? 1 : 0), backwards = p.vp - (s == 0 ? 1 : 0);
       const double gradient = s > 0 ? p.send[chunk - 1] : p.send[static_cast<std::size_t>(p.pp - 1)];
       const double sends = m * (forwards * p.send[chunk] + backwards * gradient);
-      work += sends, computed += sends;
+      work += sends;
+      computed += sends;
       last_send = s > 0 ? gradient : 0.0;
     }
     const double undisturbed = head + work;

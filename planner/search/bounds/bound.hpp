@@ -165,9 +165,13 @@ class StageStates {
     distinct_.push_back(std::move(t));
   }
   void repeat() { index_.push_back(index_.back()); }  // the stage before once more
-  void clear() { distinct_.clear(), index_.clear(); }
+  void clear() {
+    distinct_.clear();
+    index_.clear();
+  }
   void reserve(std::size_t stages) {
-    distinct_.reserve(std::min<std::size_t>(3, stages)), index_.reserve(stages);
+    distinct_.reserve(std::min<std::size_t>(3, stages));
+    index_.reserve(stages);
   }
   std::size_t bytes() const {
     std::size_t n = index_.capacity() * sizeof index_[0] + distinct_.capacity() * sizeof distinct_[0];

@@ -13,12 +13,13 @@ namespace {
 class Copies {
  public:
   Copies(const PipelineTimes& p, std::size_t stages, std::size_t slots, SlotScratch& scratch)
-      : p_(p), s_(scratch), ring_(static_cast<std::size_t>(p.ring)) {
+      : times_(p), scratch_(scratch), ring_(static_cast<std::size_t>(p.ring)) {
     if (p.offloaded.empty()) return;
     for (const auto& o : p.offloaded) most_ = std::max(most_, static_cast<std::size_t>(o.last - o.first));
-    s_.out_lane.assign(stages, 0.0), s_.in_lane.assign(stages, 0.0), s_.turn.assign(stages, 0);
-    s_.readers.assign(stages * ring_, 0.0);
-    s_.copied.resize(std::max(s_.copied.size(), slots * most_));  // written before it is read
+    scratch_.out_lane.assign(stages, 0.0), scratch_.in_lane.assign(stages, 0.0),
+        scratch_.turn.assign(stages, 0);
+    scratch_.readers.assign(stages * ring_, 0.0);
+    scratch_.copied.resize(std::max(scratch_.copied.size(), slots * most_));  // written before it is read
   }
   // The end of the slot as copies have it.
   double slot(std::size_t stage, const SlotStep& step, double start) {
@@ -37,11 +38,11 @@ class Copies {
  private:
   // The end of the forward or backward of all layers, or of nothing when nothing is copied.
   double forward(std::size_t stage, std::size_t chunk, std::size_t slot, double start) {
-    const auto& o = p_.offloaded[chunk];
+    const auto& o = times_.offloaded[chunk];
     if (o.last == o.first) return 0;
-    double* copied = s_.copied.data() + slot * most_;
+    double* copied = scratch_.copied.data() + slot * most_;
     double time = start + o.lead_forward + o.first * o.forward;
-    double& lane = s_.out_lane[stage];
+    double& lane = scratch_.out_lane[stage];
     for (int i = o.first; i < o.last; ++i) {
       double& reader = next_reader(stage);
       time = std::max(time, reader) + o.forward;
@@ -50,11 +51,11 @@ class Copies {
     return time + (o.count - o.last) * o.forward;
   }
   double backward(std::size_t stage, std::size_t chunk, std::size_t slot, double start) {
-    if (p_.offloaded[chunk].last == p_.offloaded[chunk].first) return 0;
-    const auto& o = p_.offloaded[chunk];
-    const double* copied = s_.copied.data() + slot * most_;
+    if (times_.offloaded[chunk].last == times_.offloaded[chunk].first) return 0;
+    const auto& o = times_.offloaded[chunk];
+    const double* copied = scratch_.copied.data() + slot * most_;
     double time = start + o.lead_backward + (o.count - o.last) * o.backward;
-    double& lane = s_.in_lane[stage];
+    double& lane = scratch_.in_lane[stage];
     for (int i = o.last - o.first - 1; i >= 0; --i) {
       double& reader = next_reader(stage);
       lane = std::max({lane, reader, copied[i]}) + o.copy_in;
@@ -64,14 +65,14 @@ class Copies {
   }
   // When the place that is next in the ring is free.
   double& next_reader(std::size_t stage) {
-    std::size_t& turn = s_.turn[stage];
-    double& reader = s_.readers[stage * ring_ + turn];
+    std::size_t& turn = scratch_.turn[stage];
+    double& reader = scratch_.readers[stage * ring_ + turn];
     turn = turn + 1 == ring_ ? 0 : turn + 1;
     return reader;
   }
 
-  const PipelineTimes& p_;
-  SlotScratch& s_;
+  const PipelineTimes& times_;
+  SlotScratch& scratch_;
   std::size_t ring_, most_ = 0;
 };
 

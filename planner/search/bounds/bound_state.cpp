@@ -48,7 +48,9 @@ std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan
     }
     const ParameterLayout layout = parameter_layout(job.model, plan, job.stack.rules, stage);
     StageBuckets& mine = out.emplace_back();
-    mine.shards = layout.shards, mine.padded = layout.padded, mine.elements = layout.elements;
+    mine.shards = layout.shards;
+    mine.padded = layout.padded;
+    mine.elements = layout.elements;
     for (const Bucket& bucket : layout.buckets) {
       const Parameter& first = layout.parameters[bucket.first];
       const Parameter& last = layout.parameters[bucket.first + bucket.count - 1];
@@ -60,7 +62,8 @@ std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan
       BucketView& view = mine.buckets.emplace_back();
       view.size = static_cast<std::uint16_t>(same - mine.sizes.begin());
       if (same == mine.sizes.end()) mine.sizes.push_back(size);
-      view.first = first.kind, view.last = last.kind;
+      view.first = first.kind;
+      view.last = last.kind;
       view.first_chunk = static_cast<std::uint16_t>(first.chunk / plan.pp);
       view.last_chunk = static_cast<std::uint16_t>(last.chunk / plan.pp);
       const LayerRange range = ranges[last.chunk];
@@ -158,7 +161,10 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
                                            Bytes(size.elements * size_bytes(job.training.parameter)),
                                            links.shard, false});
       if (pipelined && device > 0) of.update = state_work(StateKind::update, device);
-      if (pipelined) of.host_update = updated_on_host(of.on_host), of.host_copy = copied_back(of.on_host);
+      if (pipelined) {
+        of.host_update = updated_on_host(of.on_host);
+        of.host_copy = copied_back(of.on_host);
+      }
       if (of.on_host > 0)
         of.gradient_copy = seconds(
             CopyWork{Bytes(of.on_host * size_bytes(job.training.gradient)), CopyDirection::device_to_host});
@@ -179,17 +185,20 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
       if (waits) of.host_sum = state_work(StateKind::accumulate, size.slice, true);
     }
 
-    gathers.assign(layout.buckets.size(), 0.0), gathered.assign(layout.buckets.size(), 0.0);
+    gathers.assign(layout.buckets.size(), 0.0);
+    gathered.assign(layout.buckets.size(), 0.0);
     std::int64_t device_all = 0, host_all = 0;
     double update = 0, host_update = 0, host_copy = 0, lane = 0;
     for (int b = n - 1; b >= 0; --b) {
       const auto i = static_cast<std::size_t>(b);
       SizeTimes& of = by_size[layout.buckets[i].size];
       ++of.count;
-      device_all += layout.sizes[layout.buckets[i].size].slice - of.on_host, host_all += of.on_host;
+      device_all += layout.sizes[layout.buckets[i].size].slice - of.on_host;
+      host_all += of.on_host;
       gathers[i] = of.gather;
       if (pipelined) {
-        update += of.update, host_update += of.host_update;
+        update += of.update;
+        host_update += of.host_update;
         host_copy = std::max(host_copy, host_update) + of.host_copy;
         lane = std::max({lane, update, host_copy}) + of.gather;
         gathered[i] = lane;
@@ -205,7 +214,8 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
           for (std::size_t size = 0; size < layout.sizes.size(); ++size)
             away += by_size[size].count * host_share(share, layout.sizes[size].slice);
           const auto [here, back] = updated_at_once(device_all - away, away);
-          update = std::min(update, here), host_back = std::min(host_back, std::max(here, back));
+          update = std::min(update, here);
+          host_back = std::min(host_back, std::max(here, back));
         }
       }
     }
@@ -258,8 +268,12 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
         // The embedding is not read in the backward pass, and what the repeated forward used last is still there.
         const double back = (kind == ParameterKind::embedding ? 0 : 1) +
                             (is_of_layer(kind) && kind != layout.last_used ? repeated : 0.0);
-        forward += gathers[i], backward += back * gathers[i];
-        if (is_of_layer(kind)) unit_gather += gathers[i], unit_gather_back += std::floor(back) * gathers[i];
+        forward += gathers[i];
+        backward += back * gathers[i];
+        if (is_of_layer(kind)) {
+          unit_gather += gathers[i];
+          unit_gather_back += std::floor(back) * gathers[i];
+        }
         if (plan.parameter_offload)
           copies += (1 + back) * seconds(CopyWork{Bytes(layout.sizes[layout.buckets[i].size].slice *
                                                         fetched_bytes(job.training, rules)),
@@ -274,11 +288,13 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
       // anything arrives; on a lane of their own, beside what follows the last reader of the unit before.
       if (unit_ring_count > 1 || plan.overlap_param_gather)
         t.lane_total = std::max(t.lane_total, microbatches * fetched);
-      if (unit_ring_count > 1 && !plan.overlap_param_gather)
+      if (unit_ring_count > 1 && !plan.overlap_param_gather) {
         t.on_compute += std::max(0.0, microbatches * fetched - static_cast<double>(unit_ring_count) *
                                                                    *std::ranges::max_element(gathers));
-      else if (!plan.overlap_param_gather)
-        t.per_forward += forward, t.per_backward += backward;
+      } else if (!plan.overlap_param_gather) {
+        t.per_forward += forward;
+        t.per_backward += backward;
+      }
       t.lane_total = std::max(t.lane_total, microbatches * copies);
     }
 
@@ -290,7 +306,8 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     const bool head_last = job.model.tied_embeddings && plan.pp > 1 && stage == plan.pp - 1;
     const bool exchanges = job.model.tied_embeddings && plan.pp > 1;
     int point = -1;  // of the last reduction
-    reductions.clear(), copied.clear();
+    reductions.clear();
+    copied.clear();
     if (ring_gradients && !waits) t.rings.resize(static_cast<std::size_t>(plan.vp));
     for (const BucketView& bucket : layout.buckets) {
       const SizeTimes& of = by_size[bucket.size];
@@ -300,13 +317,17 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
       if (ring_gradients || waits) {
         held += of.gradient_copy + of.host_sum + (beside ? each : 0.0);
         const bool through_ring = !shared || bucket.first != ParameterKind::embedding;
-        if (through_ring) in_ring += each, largest_reduce = std::max(largest_reduce, each);
+        if (through_ring) {
+          in_ring += each;
+          largest_reduce = std::max(largest_reduce, each);
+        }
         if (is_of_layer(bucket.first)) unit_reduce += each / std::max(1, layers);
         if (!t.rings.empty() && through_ring) {
           StateTimes::Ring& ring = t.rings[bucket.last_chunk];
           if (ring.all == 0) ring.first = own;
           ring.but_two = ring.all > 0 ? ring.but_one : -INFINITY;
-          ring.but_one = ring.all, ring.all += each;
+          ring.but_one = ring.all;
+          ring.all += each;
         }
       }
       const bool tied =
@@ -315,7 +336,10 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
         t.on_compute += once;
         if (bucket.last_chunk == 0) t.on_compute_last += once + (ring_gradients ? 0.0 : each);
         // The copies of a tied embedding are reduced behind their exchange, not in the last slot.
-        if (tied) t.on_compute += exchange, t.on_compute_last += exchange;
+        if (tied) {
+          t.on_compute += exchange;
+          t.on_compute_last += exchange;
+        }
         if (ring_gradients)
           t.per_backward += tied ? 0.0 : each;
         else
@@ -325,11 +349,18 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
       // With a split backward the embedding is done before the weights of layers.
       if (split_backward && own.embedding) continue;
       // What is ready at the same time is reduced in one go.
-      if (bucket.point != point) point = bucket.point, reductions.push_back(own), copied.push_back({});
+      if (bucket.point != point) {
+        point = bucket.point;
+        reductions.push_back(own);
+        copied.push_back({});
+      }
       // The first stage's copy is ready last; the other one is there by then.
       const double exchanged = tied && bucket.first == ParameterKind::embedding ? exchange : 0.0;
       reductions.back().seconds += each + once + exchanged;
-      if (!head_last) copied.back().all += of.gradient_copy, copied.back().last = of.gradient_copy;
+      if (!head_last) {
+        copied.back().all += of.gradient_copy;
+        copied.back().last = of.gradient_copy;
+      }
       if (!beside) continue;
       t.last_beside = each + once + exchanged;
       t.beside_total += each + once + exchanged;
@@ -348,7 +379,10 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
         t.backward_floor = std::max(t.backward_floor, in_ring - 2 * largest_reduce);
       if (waits) t.backward_floor = 0;  // its parts are in what is held up
     }
-    if (waits) t.held = (microbatches - 1) * held, t.on_compute += t.held;
+    if (waits) {
+      t.held = (microbatches - 1) * held;
+      t.on_compute += t.held;
+    }
     // Overlapped fetches run on the reductions' lane when those are overlapped as well.
     const bool fetched_beside = ring_parameters && plan.overlap_param_gather && layout.shards > 1;
     const double reduced = (ring_gradients ? microbatches : 1) * every;

@@ -80,17 +80,21 @@ LinkTimes link_times(const Job& job, const ParallelPlan& plan, const StageLinks&
   const auto wanted = [&](LinkPart p) { return part == LinkPart::all || part == p; };
   LinkTimes t;
   if (plan.tp > 1 && wanted(LinkPart::tp)) {
-    t.tp_gather = priced.of(w.tp_gather), t.loss_gather = priced.of(w.loss_gather);
+    t.tp_gather = priced.of(w.tp_gather);
+    t.loss_gather = priced.of(w.loss_gather);
     t.tp_leave = priced.of(c.sp() ? w.tp_scatter : w.tp_reduce);
     if (c.sums_qk()) t.qk_reduce = priced.of(w.qk_reduce);
   }
   if (plan.cp > 1 && wanted(LinkPart::cp)) {
-    t.cp_gather = priced.of(w.cp_gather), t.cp_gather_backward = priced.of(w.cp_gather_backward);
+    t.cp_gather = priced.of(w.cp_gather);
+    t.cp_gather_backward = priced.of(w.cp_gather_backward);
     t.cp_scatter = priced.of(w.cp_scatter);
   }
   if (plan.pp > 1 && wanted(LinkPart::next)) t.send = priced.of(w.send);
-  if (plan.activation_offload > 0 && wanted(LinkPart::copies))
-    t.copy_out = priced.of(w.copy_out), t.copy_in = priced.of(w.copy_in);
+  if (plan.activation_offload > 0 && wanted(LinkPart::copies)) {
+    t.copy_out = priced.of(w.copy_out);
+    t.copy_in = priced.of(w.copy_in);
+  }
   return t;
 }
 
@@ -140,7 +144,9 @@ LayerTimes layer_times(const ParallelPlan& plan, const BlockTimes& blocks, const
                blocks.of(BlockKind::qkv, Pass::backward_weight);
     t.head_weight = enter + blocks.of(BlockKind::head, Pass::backward_weight);
   }
-  t.send = links.send, t.copy_out = links.copy_out, t.copy_in = links.copy_in;
+  t.send = links.send;
+  t.copy_out = links.copy_out;
+  t.copy_in = links.copy_in;
 
   // Inputs gathered again under SP run beside compute from the reader before the last one on. Where the compute between
   // two readers is longer than the gather, and nothing else can hold it up, all of the gather is beside compute.
@@ -188,7 +194,10 @@ double waits_for_copies(int offloaded, double layer, double copy, int ring) {
 
 void pipeline_times(const ParallelPlan& plan, const std::vector<LayerRange>& chunks, const StackSpec& stack,
                     int microbatches, const StageLayerTimes& by_stage, bool steady, PipelineTimes& p) {
-  p.pp = plan.pp, p.vp = plan.vp, p.microbatches = microbatches, p.schedule = plan.schedule;
+  p.pp = plan.pp;
+  p.vp = plan.vp;
+  p.microbatches = microbatches;
+  p.schedule = plan.schedule;
   p.beside = plan.schedule == PipelineSchedule::interleaved ? stack.rules.p2p_beside_compute_interleaved
                                                             : stack.rules.p2p_beside_compute_1f1b;
   const int n = plan.pp * plan.vp;
@@ -239,13 +248,18 @@ void pipeline_times(const ParallelPlan& plan, const std::vector<LayerRange>& chu
     p.layer_backward[i] = again == 0 ? t.backward : std::min(t.backward, t.recompute + t.backward_again);
     if (chunk == 0) {
       p.forward[i] += t.embedding_forward;
-      p.backward[i] += t.embedding_backward, p.busy[i] += t.embedding_backward;
+      p.backward[i] += t.embedding_backward;
+      p.busy[i] += t.embedding_backward;
       p.embedding_backward = t.embedding_backward;
     }
     if (chunk == n - 1) {
-      p.forward[i] += t.head_forward, p.weight[i] += t.head_weight;
-      p.backward[i] += t.head_backward, p.busy[i] += t.head_backward;
-      p.head_forward = t.head_forward, p.head_product = t.head_product, p.head_backward = t.head_backward;
+      p.forward[i] += t.head_forward;
+      p.weight[i] += t.head_weight;
+      p.backward[i] += t.head_backward;
+      p.busy[i] += t.head_backward;
+      p.head_forward = t.head_forward;
+      p.head_product = t.head_product;
+      p.head_backward = t.head_backward;
     } else {
       p.forward[i] += t.residual;
     }

@@ -169,7 +169,8 @@ void StepLauncher::norm(const Op& op, const BlockWork& w, StreamId stream) {
     u.weight = gain;
     const Range input = find(op, OperandUse::input);
     u.input = input ? local(input, w) : kept["input"];
-    u.inverse_rms = kept["inverse_rms"], u.normed = kept["normed"];
+    u.inverse_rms = kept["inverse_rms"];
+    u.normed = kept["normed"];
     return run(stream, [u](const BlockContext& c) { norm_forward(c, u); });
   }
   if (after) {
@@ -186,7 +187,9 @@ void StepLauncher::norm(const Op& op, const BlockWork& w, StreamId stream) {
     });
   }
   NormBackward u;
-  u.input = kept["input"], u.inverse_rms = kept["inverse_rms"], u.weight = gain;
+  u.input = kept["input"];
+  u.inverse_rms = kept["inverse_rms"];
+  u.weight = gain;
   u.dnormed = local(find(op, OperandUse::dx), w);
   u.bypass = local(find(op, OperandUse::stream, false), w);  // none behind the final norm
   u.dstream = local(find(op, OperandUse::stream, true), w);
@@ -284,14 +287,16 @@ void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) 
   u.weights = weights;
   u.gradients = attention_weights(w, gradients(op), accumulator_of(w.dtype));
   u.stale = overwrites(op);
-  u.q = kept["q"], u.keys = keys;
+  u.q = kept["q"];
+  u.keys = keys;
   u.context = core("context");
   if (w.pass == Pass::backward_weight) {
     u.dbranch = deferred["dout"];
   } else {
     u.lse = core("lse");
     u.dbranch = full(find(op, OperandUse::dout), w);
-    u.dcontext = scratch["dcontext"], u.core = scratch["core"];
+    u.dcontext = scratch["dcontext"];
+    u.core = scratch["core"];
     const TensorSet passed(passed_tensors(half), find(op, OperandUse::dqkv).data);
     const Range dkeys = find(op, OperandUse::dkeys);
     u.dq = passed["dq"];
@@ -323,8 +328,12 @@ void StepLauncher::mlp(const Op& op, const BlockWork& w, StreamId stream) {
   u.weights = weights;
   u.gradients = mlp_weights(w, gradients(op), accumulator_of(w.dtype));
   u.stale = overwrites(op);
-  u.normed = normed, u.gate = kept["gate"], u.up = kept["up"], u.activation = activation;
-  u.dbranch = full(find(op, OperandUse::dout), w), u.dnormed = full(find(op, OperandUse::dx), w);
+  u.normed = normed;
+  u.gate = kept["gate"];
+  u.up = kept["up"];
+  u.activation = activation;
+  u.dbranch = full(find(op, OperandUse::dout), w);
+  u.dnormed = full(find(op, OperandUse::dx), w);
   TensorView keep;
   if (const Range deferred = find(op, OperandUse::deferred)) {
     const TensorSet set(deferred_tensors(w), deferred.data);

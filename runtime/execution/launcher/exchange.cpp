@@ -49,7 +49,10 @@ void StepExchange::send(const StepBatch& batch, const AdamwScalars& scalars) {
     SEXTANT_CHECK(list.size() == tokens_, "a micro-batch has the tokens of its plan");
     to = std::ranges::copy(list, to).out;
   };
-  for (const MicrobatchTokens& m : batch.microbatches) put(m.ids), put(m.targets);
+  for (const MicrobatchTokens& m : batch.microbatches) {
+    put(m.ids);
+    put(m.targets);
+  }
   if (apart_) {
     to = lists + 2 * microbatches_ * tokens_;  // behind those of micro-batches that the replica lacks
     for (const MicrobatchTokens& m : batch.microbatches) put(m.documents);

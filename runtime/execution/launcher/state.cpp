@@ -87,7 +87,9 @@ void StepLauncher::update(const Op& op, StreamId stream) {
 void StepLauncher::adamw(std::size_t b, bool host, const AdamwScalars* of_step, NativeStream native) {
   if ((host ? state_.on_host(b) : state_.on_device(b)) == 0) return;
   AdamwArgs args = state_.adamw(b, host);
-  args.beta1 = beta1, args.beta2 = beta2, args.eps = epsilon;
+  args.beta1 = beta1;
+  args.beta2 = beta2;
+  args.eps = epsilon;
   args.scalars = of_step;
   args.stream = native;
   (host ? cpu_kernels() : kernels_).adamw(args);
