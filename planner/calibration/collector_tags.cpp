@@ -149,14 +149,9 @@ std::string without_collector_tags(std::string text) {
   for (int depth = 0; depth < kDeepest; ++depth) {
     bool taken = false;
     for (const Reader reader : kReaders)
-<<<<<<< HEAD
       if (auto rest = without_tag(text, reader)) {
-        text = *std::move(rest), taken = true;
-=======
-      if (auto rest = without(text, reader)) {
         text = *std::move(rest);
         taken = true;
->>>>>>> c9c4347d7fc96c70f2b4d6ed51b596496c24bfa0
         break;
       }
     if (!taken) break;
