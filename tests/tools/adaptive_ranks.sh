@@ -68,7 +68,7 @@ paste <(losses threads.json) <(losses adapted.json) |
 
 # A launcher has started three of them again.
 ranks 3 run -o run --resume --steps 28 --adapt --emulate >three.txt 2>&1 || fail "three ranks: $(cat three.txt)"
-grep -q '3 ranks were started, and the plan has 4: going on under' three.txt || fail "no plan for three: $(cat three.txt)"
+grep -q '3 ranks were started, and the plan has 4: training under' three.txt || fail "no plan for three: $(cat three.txt)"
 grep -q 'resuming from' three.txt || fail "it began anew: $(cat three.txt)"
 [[ $(wc -l <run/steps.jsonl) -eq 28 ]] || fail "28 steps: $(wc -l run/steps.jsonl)"
 
