@@ -31,10 +31,13 @@ std::string question_text(const Question& q) {
       q.training.seq_len, q.training.seq_len == 1 ? "" : "s");
 }
 
+void tell_former(const Session& session, const std::string& former) {
+  if (!former.empty()) session.terminal.err << wrapped_message(session.terminal, "warning: " + former + '\n');
+}
+
 Question read_question(const Session& session, const QuestionOptions& options) {
   Question q = read_question(options, session.presets());
-  for (const std::string& former : q.former)
-    session.terminal.err << wrapped_message(session.terminal, "warning: " + former + '\n');
+  for (const std::string& former : q.former) tell_former(session, former);
   return q;
 }
 

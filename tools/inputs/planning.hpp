@@ -64,7 +64,9 @@ std::string question_text(const Question&);
 
 // "note: ..." a line, of what reading the question took for granted.
 void print_notes(Session&, const Question&);
-// Reads the question of a command (tools/inputs/inputs.hpp), and tells on stderr what the next version will not read any more.
+// On stderr: what the next version will not read any more; nothing where that is empty.
+void tell_former(const Session&, const std::string& former);
+// Reads the question of a command (tools/inputs/inputs.hpp), and tells what of it is former.
 Question read_question(const Session&, const QuestionOptions&);
 
 // The options that ask the same question of another verb: " --model llama-2-13b --cluster 8x8xa100-80gb".

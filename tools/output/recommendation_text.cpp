@@ -174,7 +174,12 @@ std::string alternatives_table(const Terminal& terminal, const Recommendation& r
 std::string evidence_text(const Evidence& e, const std::string& stack, const std::string& generation) {
   std::string text;
   if (e.near == 0) {
-    text = fmt::format("evidence: no measured {} run combines these kinds of parallelism", generation);
+    text = e.covering > 0
+               ? fmt::format(
+                     "evidence: no measured {} run has just these kinds of parallelism; {} combine them "
+                     "with others",
+                     generation, e.covering)
+               : fmt::format("evidence: no measured {} run combines these kinds of parallelism", generation);
   } else {
     const int akin = e.near_of_stack - e.near_own;
     text = fmt::format("evidence: {} measured run{} like this on {}, {} of them by {}", e.near,

@@ -256,7 +256,7 @@ namespace {
 
 constexpr double kWellMeasured = 0.5;  // share of a step's time
 
-// What ties with the first of a ranking by measured times, for which nothing can be searched, and is lower_risk.
+// What ties with the first of a ranking by measured times, for which nothing can be searched, at lower risk.
 std::optional<RankedPlan> lower_risk_of(const std::vector<RankedPlan>& ranked) {
   const auto tie = lower_risk_tie(ranked);
   return tie ? std::optional(ranked[*tie]) : std::nullopt;

@@ -50,7 +50,7 @@ void print_best(const Asking&, const RankedPlan& best);
 std::vector<RankedPlan>::const_iterator fastest_safe(const std::vector<RankedPlan>&);
 // Where the first may run out of memory: which of these is the fastest that surely fits, and what asks for such.
 void print_safe(const Asking&, const std::vector<RankedPlan>&);
-// What ties with the best and is lower_risk. Says so.
+// What ties with the best at lower risk. Says so.
 std::optional<RankedPlan> lower_risk_plan(const Asking&, const SearchReport&);
 void print_lower_risk(const Asking&, const RankedPlan& lower_risk, const RankedPlan& best);
 bool only_lower_risk_fits(const RankedPlan& lower_risk, const RankedPlan& best);

@@ -12,6 +12,7 @@
 #include "core/timeline/trace.hpp"
 #include "tools/inputs/file_kind.hpp"
 #include "tools/inputs/inputs.hpp"
+#include "tools/inputs/planning.hpp"
 #include "tools/inputs/running.hpp"
 #include "tools/output/comparison_text.hpp"
 #include "tools/output/trace_text.hpp"
@@ -172,8 +173,10 @@ ExitCode run(Session& session, const CompareOptions& o) {
   check_output("--trace", o.trace, o.paths);
   for (std::size_t i = 1; i < o.paths.size(); ++i) refuse_no_run(o.paths[i]);
   std::vector<ComparedRun> runs;
-  for (std::size_t i = o.scale ? 0 : 1; i < o.paths.size(); ++i)
+  for (std::size_t i = o.scale ? 0 : 1; i < o.paths.size(); ++i) {
     runs.push_back(compared_run(o.paths[i], o.scale ? "" : o.paths[0], o, session.presets()));
+    if (o.scale || i == 1) tell_former(session, runs.back().runnable->file().former);
+  }
   if (o.scale) make_curve(runs);
   if (!o.trace.empty()) {
     std::string events;

@@ -78,7 +78,11 @@ class Profiling {
       note("clocks, temperature and power of the GPU are not known: " + watch_.missing());
     if (o.quick)
       note("--quick: small copies, GEMMs and models, whose figures say little of a machine at work");
-    for (const std::string& plan : o.plans) add(plan, load_plan_file(plan));
+    for (const std::string& plan : o.plans) {
+      PlanFile file = load_plan_file(plan);
+      tell_former(session, file.former);
+      add(plan, std::move(file));
+    }
     if (!o.plans.empty() || o.running.processes()) return;
     for (PlanFile& grid_value :
          profile_ladder(o.running.device == "cuda" ? profile_.machine : "", o.quick, session.presets())) {

@@ -176,8 +176,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
       if (initialised && !o.output.empty())
         keep_hugging_face_files(o.init, kept_hugging_face_files(o.output));
       if (!o.output.empty()) data.keep_tokenizer(kept_hugging_face_files(o.output));
-      if (const std::string& former = runnable->file().former; !former.empty())
-        warn(session.terminal, former);
+      tell_former(session, runnable->file().former);
       for (const SlowKernels& slow : slow_kernels(o.running)) warn(session.terminal, slow.why);
       if (session.common.json) return;
       print_wrapped(out, session.terminal, heading(*runnable));

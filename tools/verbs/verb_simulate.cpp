@@ -150,7 +150,7 @@ void print_stage_memory(Session& session, const Simulated& s) {
       columns.push_back({words(name(static_cast<BufferKind>(k))), Align::right, static_cast<int>(k)});
   columns.push_back({"allocator reserve", Align::right, 20});
   columns.push_back({"CUDA+NCCL", Align::right, 21});
-  columns.push_back({"peak", Align::right});
+  columns.push_back({"peak GiB", Align::right});
   columns.push_back({"of limit", Align::left, 22});
   Table table(columns);
   const auto shown = stages_shown(s.memory.stages.size(), s.memory.heaviest);
