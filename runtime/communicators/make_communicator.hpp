@@ -46,7 +46,9 @@ struct TcpWorld {
   bool outlives_ranks = false;
   int generation = 0;          // how often the job has met before: above 0 it is under way (tcp_entrance.hpp)
   std::uint32_t settings = 0;  // of what is trained and how; one that comes later must have the same
-  std::function<void(const std::string&)> tell = {};  // one that waits to be let in says so; may be empty
+  // Who is waited for: while they meet, and by one that waits to be let in. May be empty.
+  std::function<void(const std::string&)> tell = {};
+  Seconds told_after{10};  // of silence; then after twice as long each time
 };
 // How long those that are there and those that are let in look for each other.
 inline constexpr Seconds kToBeSeated{10};

@@ -19,7 +19,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kRetry{100}, kRetryRefused{1000};
 // Who listens at an address may be a stranger, until the one that is waited for has taken it.
 constexpr std::chrono::seconds kRefused{30};
-constexpr std::chrono::seconds kAttempt{60};  // one that answers nothing for so long is tried anew
+// One that answers nothing for so long is tried anew; so is a way there on which nothing comes back.
+constexpr std::chrono::seconds kAttempt{60}, kWay{15};
 constexpr Seconds kUnderWayAnswers{5};
 constexpr std::size_t kMostNamed = 8;
 
@@ -55,6 +56,7 @@ class TcpMeeting {
   void require_listeners(const SocketAddress& own);
   void add_addresses();
   BackendError late(const std::string& who) const;
+  void tell_waiting(const std::string& for_whom);
   static void tune(const Socket&);
 
   const TcpWorld& world_;
@@ -64,11 +66,24 @@ class TcpMeeting {
   std::vector<Endpoint> places_;   // where each rank listens for later ones
   std::vector<Socket> listeners_;  // of a rank beyond 0
   bool under_way_ = false;         // the job is, as one of its ranks has said: this one comes late
+  Clock::time_point silent_since_ = Clock::now();
+  Seconds silence_ = world_.told_after;
 };
 
 BackendError TcpMeeting::late(const std::string& who) const {
   if (until_.stopped()) return BackendError(fmt::format("{} when the run was asked to end", who));
   return BackendError(fmt::format("{} within {:.3g} s", who, world_.patience.v));
+}
+
+// Whoever looks at a job that does not begin wants to know who is missing. Each time after twice as long a silence.
+void TcpMeeting::tell_waiting(const std::string& for_whom) {
+  const auto now = Clock::now();
+  if (!world_.tell || now - silent_since_ < std::chrono::duration<double>(silence_.v)) return;
+  silent_since_ = now;
+  silence_ = 2 * silence_;
+  const double left = std::chrono::duration<double>(until_.at - now).count();
+  world_.tell(fmt::format("rank {} waits for {}, for another {:.0f} s at most", world_.rank, for_whom,
+                          std::max(0.0, left)));
 }
 
 // Small messages go at once; a machine that is gone without a word is noticed within two minutes.
@@ -128,14 +143,18 @@ void TcpMeeting::accept_from_ranks_after(int rank, Reception& reception) {
   for (std::vector<int> waiting = missing(); !waiting.empty(); waiting = missing()) {
     auto guest = reception.next(judge, {std::min(until_.at, Clock::now() + kRetry), until_.stop});
     if (under_way_) return;
-    if (!guest && !until_.over()) continue;
     if (!guest) {
       const std::size_t named = std::min(waiting.size(), kMostNamed);
       const auto last = waiting.begin() + static_cast<std::ptrdiff_t>(named);
-      const BackendError error = late(
-          fmt::format("{} of {} ranks ({}{}) have not come to rank {}", waiting.size(), world_.ranks,
-                      fmt::join(waiting.begin(), last, ", "), waiting.size() > named ? ", ..." : "", rank));
-      throw BackendError(error.what() + reception.dropped());
+      const std::string who =
+          fmt::format("{} of {} ranks ({}{})", waiting.size(), world_.ranks,
+                      fmt::join(waiting.begin(), last, ", "), waiting.size() > named ? ", ..." : "");
+      if (until_.over())
+        throw BackendError(late(fmt::format("{} have not come to rank {}", who, rank)).what() +
+                           reception.dropped());
+      tell_waiting(who +
+                   (rank == 0 ? fmt::format(" to come to {}:{}", world_.address, world_.port) : " to come"));
+      continue;
     }
     places_[at(guest->claim.rank)].port = guest->claim.port;
     sockets_[at(guest->claim.rank)] = std::move(guest->socket);
@@ -181,7 +200,7 @@ void TcpMeeting::connect_to(int rank, const std::vector<SocketAddress>& addresse
   while (true) {
     bool refused = false;
     for (const SocketAddress& address : addresses) {
-      Socket s = connect_once(address, until_);
+      Socket s = connect_once(address, {std::min(until_.at, Clock::now() + kWay), until_.stop});
       if (s.fd() < 0) continue;
       if (rank == 0 && world_.rank < world_.ranks - 1) require_listeners(own_address(s));
       const Until attempt{std::min(until_.at, Clock::now() + kAttempt), until_.stop};
@@ -204,6 +223,7 @@ void TcpMeeting::connect_to(int rank, const std::vector<SocketAddress>& addresse
           "all processes of the job need one",
           name, world_.rank, world_.secret_source));
     if (over) throw late(fmt::format("{} was not reached", name));
+    tell_waiting(name + (refused ? ", which does not accept its secret" : " to answer"));
     std::this_thread::sleep_for(wait);
   }
 }

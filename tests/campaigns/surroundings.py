@@ -4,10 +4,11 @@
     tests/campaigns/surroundings.py SEXTANT FAULTS.SO [--short] [--only clocks|networks|memory]
 
 Clocks: the time of day jumps by an hour or a year, ahead and back, in the middle of runs, searches and preparations; losses and
-data are the same, and limits of time are kept. Networks: two processes of `--comm env` in network namespaces, with netem between
-them; losses are the same under loss and delay, and a link that is cut ends both. Memory: the address space of every command is
-limited, from far too little to enough: it ends as documented, and a run that goes on where there is room ends with the right
-losses. Namespaces need root and `ip`; without, networks are left out, which is printed. Exit code 1 when something was wrong.
+data are the same, and limits of time are kept. Networks: two processes of `--comm env` in network namespaces, with a link between
+them that loses, delays, doubles, reorders and damages packets (emulated_link.py); losses of the training are the same, and a link that
+is cut ends both. Memory: the address space of every command is limited, from far too little to enough: it ends as documented, and a
+run that goes on where there is room ends with the right losses. Namespaces need root, `ip` and /dev/net/tun; without, networks are
+left out, which is printed. Exit code 1 when something was wrong.
 """
 import argparse
 import json
@@ -25,7 +26,8 @@ import faults
 from campaign import must, run
 
 NAMES = ["sextant-campaign-a", "sextant-campaign-b"]
-ADDRESSES = ["10.213.7.1", "10.213.7.2"]
+CABLE = ["10.213.7.1", "10.213.7.2"]  # a veth pair
+DISTURBED = ["10.213.8.1", "10.213.8.2"]  # emulated_link.py
 
 
 class Campaign:
@@ -87,14 +89,14 @@ def remove_namespaces():
 
 def make_namespaces():
     """Two machines with one cable. Why not, where that cannot be."""
-    if not all(shutil.which(tool) for tool in ("ip", "tc")):
-        return "ip and tc are not installed"
+    if not shutil.which("ip"):
+        return "ip is not installed"
     remove_namespaces()
     try:
         for name in NAMES:
             quiet("ip", "netns", "add", name)
         quiet("ip", "link", "add", "sxc-a", "netns", NAMES[0], "type", "veth", "peer", "name", "sxc-b", "netns", NAMES[1])
-        for name, device, address in zip(NAMES, ("sxc-a", "sxc-b"), ADDRESSES):
+        for name, device, address in zip(NAMES, ("sxc-a", "sxc-b"), CABLE):
             quiet("ip", "-n", name, "address", "add", f"{address}/24", "dev", device)
             quiet("ip", "-n", name, "link", "set", device, "up")
             quiet("ip", "-n", name, "link", "set", "lo", "up")
@@ -104,19 +106,27 @@ def make_namespaces():
         return f"{' '.join(e.cmd)}: {e.stderr.strip()}"
 
 
-def disturb(how):
-    """What netem does to both directions; none where it is empty. Why not, where this kernel has no netem."""
-    for name, device in zip(NAMES, ("sxc-a", "sxc-b")):
-        quiet("ip", "netns", "exec", name, "tc", "qdisc", "delete", "dev", device, "root", check=False)
-        if how:
-            done = quiet("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", device, "root", "netem", *how.split(), check=False)
-            if done.returncode != 0:
-                return done.stderr.strip()
-    return ""
+class Disturbed:
+    """A second link between the two, with what emulated_link.py is told; `counts` at its end."""
+
+    def __init__(self, how):
+        words = [word for pair in zip(NAMES, DISTURBED) for word in pair]
+        self.process = subprocess.Popen([sys.executable, pathlib.Path(__file__).with_name("emulated_link.py"), *words, *how.split()],
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.counts = None
+
+    def __enter__(self):
+        self.is_ready = self.process.stdout.readline() == "ready\n"
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        out, self.err = self.process.communicate(timeout=10)
+        self.counts = json.loads(out) if self.is_ready else None
 
 
-def start(c, rank, words):
-    environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": "29511",
+def start(c, rank, words, address=CABLE[0]):
+    environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": "29511",
                    "SEXTANT_SECRET": "of this campaign and no other"}
     return subprocess.Popen(["ip", "netns", "exec", NAMES[rank], c.sextant, *words, "--comm", "env"], cwd=c.folder, env=environment,
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -135,25 +145,43 @@ def ends(processes, limit_s):
     return found
 
 
+# What emulated_link.py is told, and which of its counts must not be zero then.
+DISTURBANCES = [
+    ("", []),
+    ("--delay-ms 5 --jitter-ms 2", []),
+    ("--loss 0.05", ["lost"]),
+    ("--loss 0.01", ["lost"]),
+    ("--loss 0.1", ["lost"]),
+    ("--delay-ms 20 --jitter-ms 10", []),
+    ("--duplicate 0.05", ["doubled"]),
+    ("--reorder 0.3 --delay-ms 5", ["overtook"]),
+    ("--corrupt 0.01", ["damaged"]),
+    ("--rate-Mbps 10", []),
+]
+
+
 def networks(c):
     if why := make_namespaces():
         print(f"networks are left out: {why}")
         return
     try:
-        words = ["run", "plan.json", "--steps", "5", "--products", "exact", "--threads", "1", "--json"]
+        words = ["run", "plan.json", "--steps", "20", "--products", "exact", "--threads", "1", "--json"]
         plain = losses(must([c.sextant, *words], c.folder))
-        for how in ["", "delay 5ms 2ms", "loss 5%"] if c.short else ["", "delay 20ms 10ms", "loss 1%", "loss 10%", "duplicate 5%", "reorder 30% delay 5ms", "corrupt 1%", "rate 10mbit"]:
-            if why := disturb(how):
-                print(f"network with {how} is left out: {why}")
-                continue
+        for how, does in DISTURBANCES[:3] if c.short else DISTURBANCES:
             begun = time.monotonic()
-            ended = ends([start(c, rank, words) for rank in (0, 1)], 120)
+            with Disturbed(how) as link:
+                if link.is_ready:
+                    ended = ends([start(c, rank, words, DISTURBED[0]) for rank in (0, 1)], 120)
+            if not link.is_ready:
+                print(f"networks that lose and delay are left out: {link.err.strip().splitlines()[-1]}")
+                break
             codes = [code for code, _, _ in ended]
             wrong = "" if codes == [0, 0] else f"exit codes {codes}: {ended[0][2][-200:]} {ended[1][2][-200:]}"
             if not wrong and losses(ended[0][1]) != plain:
                 wrong = "other losses"
-            c.judge(f"network with {how or 'nothing wrong'}", wrong, time.monotonic() - begun)
-        disturb("")
+            if not wrong and (link.counts["packets"] == 0 or any(link.counts[word] == 0 for word in does)):
+                wrong = "the link did nothing"
+            c.judge(f"network with {how or 'nothing wrong'}: {json.dumps(link.counts)}", wrong, time.monotonic() - begun)
         flapping(c, words)
         cut(c)
     finally:
@@ -161,8 +189,8 @@ def networks(c):
 
 
 def flapping(c, words):
-    """A cable with a loose contact, which needs no netem: everything under way is lost, again and again."""
-    words = [w if w != "5" else "400" for w in words]
+    """A cable with a loose contact: everything under way is lost, again and again."""
+    words = [w if w != "20" else "400" for w in words]
     plain = losses(must([c.sextant, *words], c.folder))
     begun, downs = time.monotonic(), 0
     processes = [start(c, rank, words) for rank in (0, 1)]
@@ -179,7 +207,8 @@ def flapping(c, words):
 
 
 def cut(c):
-    """The cable is pulled while they train, and while one waits for the other: both end by themselves, and say why."""
+    """The cable is pulled while they train, and while one waits for the other: both end by themselves, and say why. They wait for
+    each other for ten minutes."""
     words = ["run", "plan.json", "--steps", "1000000", "--no-save", "--threads", "1", "--deadline", "3"]
     processes = [start(c, rank, words) for rank in (0, 1)]
     time.sleep(3)
@@ -196,9 +225,11 @@ def cut(c):
     time.sleep(0.05)
     quiet("ip", "-n", NAMES[1], "link", "set", "sxc-b", "down")
     begun = time.monotonic()
-    ended = ends(processes, 200)
-    c.judge("the network is cut while they meet", "" if all(code in (2, 3, 7) for code, _, _ in ended) else f"exit codes {[code for code, _, _ in ended]}",
-            time.monotonic() - begun)
+    ended = ends(processes, 660)
+    wrong = "" if all(code == 7 for code, _, _ in ended) else f"exit codes {[code for code, _, _ in ended]}"
+    if not wrong and not all("waits for" in err and "rank" in err for _, _, err in ended):
+        wrong = f"not said who is missing: {[err[-200:] for _, _, err in ended]}"
+    c.judge("the network is cut while they meet", wrong, time.monotonic() - begun)
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------

@@ -111,6 +111,29 @@ TEST(TcpCommunicator, WhoDoesNotComeIsNotWaitedForForEver) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
+// After 0.2 s of silence, then 0.4 s, then 0.8 s: at most three times in 1.5 s.
+TEST(TcpCommunicator, WhoWaitsSaysForWhom) {
+  const int port = free_port();
+  const auto said_by = [&](int rank, double told_after_s) {
+    std::vector<std::string> said;
+    TcpWorld world = world_of(rank, 3, port, 1.5);
+    world.tell = [&](const std::string& what) { said.push_back(what); };
+    world.told_after = Seconds(told_after_s);
+    EXPECT_THROW(make_tcp_world(world), BackendError);
+    return said;
+  };
+  for (const auto& [rank, words] :
+       {std::pair(0, fmt::format("rank 0 waits for 2 of 3 ranks (1, 2) to come to 127.0.0.1:{}, for another ",
+                                 port)),
+        std::pair(1, fmt::format("rank 1 waits for rank 0 at 127.0.0.1:{} to answer, for another ", port))}) {
+    const auto said = said_by(rank, 0.2);
+    ASSERT_FALSE(said.empty()) << rank;
+    EXPECT_LE(said.size(), 3u) << rank;
+    EXPECT_TRUE(said[0].starts_with(words)) << said[0];
+  }
+  EXPECT_TRUE(said_by(0, 10).empty()) << "not yet";
+}
+
 // It is told so and ends; the job goes on waiting for the one that belongs to it.
 TEST(TcpCommunicator, RanksOfAnotherJob) {
   for (const bool other_size : {false, true}) {
