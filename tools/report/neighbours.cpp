@@ -37,13 +37,22 @@ std::vector<Neighbour> neighbours_of(const ParallelPlan& plan) {
   const auto degree = [&](const char* what, int ParallelPlan::*field) {
     add(fmt::format("{} {} instead of {}", what, 2 * plan.*field, plan.*field), [&](ParallelPlan& p) {
       if (p.dp % 2 != 0) return false;
-      p.*field *= 2, p.dp /= 2, p.chunks.clear(), settle_tp(p, plan);
+      p.*field *= 2;
+      p.dp /= 2;
+      p.chunks.clear();
+      settle_tp(p, plan);
       return true;
     });
     add(fmt::format("{} {} instead of {}", what, plan.*field / 2, plan.*field), [&](ParallelPlan& p) {
       if (p.*field % 2 != 0) return false;
-      p.*field /= 2, p.dp *= 2, p.chunks.clear(), settle_tp(p, plan);
-      if (p.pp == 1) p.vp = 1, p.schedule = PipelineSchedule::one_f_one_b;
+      p.*field /= 2;
+      p.dp *= 2;
+      p.chunks.clear();
+      settle_tp(p, plan);
+      if (p.pp == 1) {
+        p.vp = 1;
+        p.schedule = PipelineSchedule::one_f_one_b;
+      }
       return true;
     });
   };
@@ -52,7 +61,9 @@ std::vector<Neighbour> neighbours_of(const ParallelPlan& plan) {
   degree("CP", &ParallelPlan::cp);
   if (plan.vp > 1)
     add("no virtual stages", [](ParallelPlan& p) {
-      p.vp = 1, p.schedule = PipelineSchedule::one_f_one_b, p.chunks.clear();
+      p.vp = 1;
+      p.schedule = PipelineSchedule::one_f_one_b;
+      p.chunks.clear();
       return true;
     });
   for (const int stage : {plan.zero_stage - 1, plan.zero_stage + 1})

@@ -38,7 +38,10 @@ class Written {
       : out_(out), tokenizer_(tokenizer), tokens_(std::move(prompt)) {
     show(false);
   }
-  void add(std::int32_t token) { tokens_.push_back(token), show(false); }
+  void add(std::int32_t token) {
+    tokens_.push_back(token);
+    show(false);
+  }
   void end() { show(true); }
   std::string text() const { return tokenizer_.decode(tokens_); }
 
