@@ -120,23 +120,21 @@ void AdaptiveRun::meet(std::unique_ptr<Runnable>& runnable) {
                             plan_key(file_.plan)));
 }
 
-RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
-  file_ = runnable->file();
-  search_.emplace(question_of(file_, profile_, presets_), file_.plan, presets_, 1,
-                  running_.processes() ? LayoutSearch::Idle::none : LayoutSearch::Idle::some);
-  if (running_.processes()) meet(runnable);
-  given_ = file_.cluster;
-  const std::vector<GpuPlace> started = usable_gpus(given_);
-  if (outlives_ranks()) {  // a process may come to each of them
-    given_ = with_none_missing(given_);
-    for (const GpuPlace& gpu : usable_gpus(given_)) {
-      const bool here = std::ranges::find(started, gpu) != started.end();
-      if (!here && !joined_at_) lost_.insert(gpu);
-      places_.push_back(gpu);
-    }
-    std::ranges::stable_partition(
-        places_, [&](const GpuPlace& gpu) { return std::ranges::find(started, gpu) != started.end(); });
+// Where this job outlives ranks: a process may come to each GPU of the cluster.
+void AdaptiveRun::make_places(const std::vector<GpuPlace>& started) {
+  given_ = with_none_missing(given_);
+  const auto is_started = [&](const GpuPlace& gpu) {
+    return std::ranges::find(started, gpu) != started.end();
+  };
+  for (const GpuPlace& gpu : usable_gpus(given_)) {
+    if (!is_started(gpu) && !joined_at_) lost_.insert(gpu);
+    places_.push_back(gpu);
   }
+  std::ranges::stable_partition(places_, is_started);
+}
+
+// Reads what is to happen to the machine. Throws ConfigError where these ranks cannot play it.
+void AdaptiveRun::read_events() {
   if (!options_.inject.empty())
     events_ = ClusterEvents(read_text_file(options_.inject), options_.inject, file_.cluster);
   for (const ClusterEvent& e : events_.events())
@@ -150,6 +148,17 @@ RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
     else if (!options_.adapt && (e.joins > 0 || e.defect.missing))
       throw ConfigError(Problem{options_.inject, e.text, "ranks that come and go",
                                 "events that slow the machine", "add --adapt, or the run would end there"});
+}
+
+RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
+  file_ = runnable->file();
+  search_.emplace(question_of(file_, profile_, presets_), file_.plan, presets_, 1,
+                  running_.processes() ? LayoutSearch::Idle::none : LayoutSearch::Idle::some);
+  if (running_.processes()) meet(runnable);
+  given_ = file_.cluster;
+  const std::vector<GpuPlace> started = usable_gpus(given_);
+  if (outlives_ranks()) make_places(started);
+  read_events();
   if (!joined_at_) {
     layout_ = layout_on(file_.plan, file_.cluster, file_.cluster);
     gpus_ = started;
@@ -164,16 +173,7 @@ RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
       done = result.steps += done;
       if (!result.changing && !result.lost) return result;
       if (result.changing) {
-        if (untold_ || !next_) spread_next();  // decided behind the last step that processes shared
-        auto next = building_.get();
-        if (processes_ && next_->plan.world() > processes_->world().size() &&
-            !take_in(*runnable, next->file())) {
-          go_on_without_lost(runnable, processes_->least(carried_step().last));
-          continue;
-        }
-        layout_ = *std::exchange(next_, std::nullopt);
-        if (!processes_) keep_by_gpu(std::exchange(gpus_, usable_gpus(used_by(layout_, believed()))));
-        runnable = std::move(next);
+        take_next(runnable);
         continue;
       }
       step = next_step_;
@@ -184,6 +184,17 @@ RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
     }
     go_on_without_lost(runnable, step);
   }
+}
+
+// The layout that the run has paused for, with those that come for it; they may be lost meanwhile.
+void AdaptiveRun::take_next(std::unique_ptr<Runnable>& runnable) {
+  if (untold_ || !next_) spread_next();  // decided behind the last step that processes shared
+  auto next = building_.get();
+  if (processes_ && next_->plan.world() > processes_->world().size() && !take_in(*runnable, next->file()))
+    return go_on_without_lost(runnable, processes_->least(carried_step().last));
+  layout_ = *std::exchange(next_, std::nullopt);
+  if (!processes_) keep_by_gpu(std::exchange(gpus_, usable_gpus(used_by(layout_, believed()))));
+  runnable = std::move(next);
 }
 
 // What all ranks saw of a step, on rank 0; and what it has decided, on the others.
@@ -268,21 +279,7 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
   if (outlives_ranks()) run.regroup = [this](const Recoverable& own) { return next_step_ = regroup(own); };
   run.begin = [this, begin = run.begin](const StateMove& moved) {
     if (begin) begin(moved);
-    if (paused_ == decltype(paused_){}) return;  // the first layout
-    const Seconds stood_still(since(paused_));
-    if (trial_) trial_->paused(stood_still);
-    if (decision_) {
-      policy_->changed(stood_still);
-      Json line = {{"changed", decision_->number},
-                   {"stood_still_s", stood_still.v},
-                   {"moved_GB", 1e-9 * static_cast<double>(moved.bytes)},
-                   {"moved_to_one_rank_GB", 1e-9 * static_cast<double>(moved.most_bytes)},
-                   {"moving_s", moved.took.v}};
-      if (steps_lost_) line["steps_lost"] = *std::exchange(steps_lost_, std::nullopt);
-      hooks_.decisions.add(line);
-      hooks_.tell(fmt::format("went on after {:.3g} s{}", stood_still.v, moved_text(line)));
-    }
-    decision_.reset();
+    if (paused_ != decltype(paused_){}) changed(moved);  // otherwise the first layout
   };
   run.on_step = [this, on_step = run.on_step](const StepReport& report) {
     if (on_step) on_step(report);
@@ -302,20 +299,40 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
   if (!decides()) return;
   run.time_to_change = [this, &runnable] { return time_to_change(runnable); };
   if (policy_ || trial_) return;
-  if (options_.budget > 0 && next_step_ < steps_) {
-    const std::int64_t left = steps_ - next_step_;
-    const ClusterSpec cluster = believed();
-    trial_.emplace(search_->kinds(layout_, cluster, kShortlist), left,
-                   TrialBudget{.share = options_.budget / 100, .pause = search_->move(layout_, cluster)});
-    if (!trial_->next()) {
-      if (trial_->left_out() > 0)
-        hooks_.tell(
-            fmt::format("no other layout is tried at the start: that would cost more than {:g} % of {} steps",
-                        options_.budget, left));
-      trial_.reset();
-    }
-  }
+  if (options_.budget > 0 && next_step_ < steps_) begin_trial();
   if (!trial_) begin_watch(layout_);
+}
+
+// The run goes on under the layout that it has changed to.
+void AdaptiveRun::changed(const StateMove& moved) {
+  const Seconds stood_still(since(paused_));
+  if (trial_) trial_->paused(stood_still);
+  if (decision_) {
+    policy_->changed(stood_still);
+    Json line = {{"changed", decision_->number},
+                 {"stood_still_s", stood_still.v},
+                 {"moved_GB", 1e-9 * static_cast<double>(moved.bytes)},
+                 {"moved_to_one_rank_GB", 1e-9 * static_cast<double>(moved.most_bytes)},
+                 {"moving_s", moved.took.v}};
+    if (steps_lost_) line["steps_lost"] = *std::exchange(steps_lost_, std::nullopt);
+    hooks_.decisions.add(line);
+    hooks_.tell(fmt::format("went on after {:.3g} s{}", stood_still.v, moved_text(line)));
+  }
+  decision_.reset();
+}
+
+// No trial is left where every other layout would cost too much.
+void AdaptiveRun::begin_trial() {
+  const std::int64_t left = steps_ - next_step_;
+  const ClusterSpec cluster = believed();
+  trial_.emplace(search_->kinds(layout_, cluster, kShortlist), left,
+                 TrialBudget{.share = options_.budget / 100, .pause = search_->move(layout_, cluster)});
+  if (trial_->next()) return;
+  if (trial_->left_out() > 0)
+    hooks_.tell(
+        fmt::format("no other layout is tried at the start: that would cost more than {:g} % of {} steps",
+                    options_.budget, left));
+  trial_.reset();
 }
 
 void AdaptiveRun::play_machine() {

@@ -54,6 +54,9 @@ class AdaptiveRun {
   bool decides() const { return !processes_ || processes_->decides(); }
   void meet(std::unique_ptr<Runnable>& runnable);
   PlanFile plan_for(int ranks) const;
+  void make_places(const std::vector<GpuPlace>& started);
+  void read_events();
+  void take_next(std::unique_ptr<Runnable>& runnable);
   void exchange_views(std::int64_t step, int rank, const std::vector<Span>&);
   void step_done(std::int64_t step);
   void spread_next();
@@ -81,6 +84,8 @@ class AdaptiveRun {
   RunResult train_layout(const Runnable&, bool first);
   const Checkpoint& back_to_checkpoint(const std::string& missing);  // throws where there is none
   void attach(TrainingRun&, const Runnable&);
+  void changed(const StateMove&);
+  void begin_trial();
   void play_machine();  // the emulated one, as events say
   bool time_to_change(const Runnable&);
   void look_at_trial();

@@ -98,8 +98,11 @@ bool AdaptiveRun::take_in(const Runnable& present, const PlanFile& next) {
   std::unique_ptr<Communicator> grown;
   if (!seats.empty()) {
     TcpWorld job = hooks_.job(present);
-    job.rank = rank_of(seats, own_gpu_), job.ranks = ranks, job.generation = ++generation_;
-    job.patience = kToBeSeated, job.outlives_ranks = true;
+    job.rank = rank_of(seats, own_gpu_);
+    job.ranks = ranks;
+    job.generation = ++generation_;
+    job.patience = kToBeSeated;
+    job.outlives_ranks = true;
     try {
       grown = make_tcp_world(job);
     } catch (const BackendError& e) {
@@ -111,7 +114,8 @@ bool AdaptiveRun::take_in(const Runnable& present, const PlanFile& next) {
     return false;
   }
   auto held = std::move(carried_.ranks[static_cast<std::size_t>(processes_->world().rank())]);
-  carried_.ranks.clear(), carried_.ranks.resize(static_cast<std::size_t>(ranks));
+  carried_.ranks.clear();
+  carried_.ranks.resize(static_cast<std::size_t>(ranks));
   carried_.ranks[static_cast<std::size_t>(grown->rank())] = std::move(held);
   gpus_ = seats;
   processes_.emplace(std::move(grown), hooks_.deadline);

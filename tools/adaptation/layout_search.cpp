@@ -73,7 +73,10 @@ Layout layout_on(const ParallelPlan& plan, const ClusterSpec& used, const Cluste
 
 Question question_of(const PlanFile& file, const std::string& profile, const std::filesystem::path& presets) {
   Question q;
-  q.model = file.model, q.training = file.training, q.stack = file.stack, q.cluster = file.cluster;
+  q.model = file.model;
+  q.training = file.training;
+  q.stack = file.stack;
+  q.cluster = file.cluster;
   if (!profile.empty()) q.profile = GivenProfile{profile, load_profile(profile, presets)};
   return q;
 }
@@ -87,7 +90,8 @@ LayoutSearch::LayoutSearch(Question question, const ParallelPlan& present, std::
       runs_here_(asked_.stack.name == kProfiledStack),
       basis_{load_decision_rule(presets_), load_evidence(presets_)} {
   asked_.limits = as_plain_as(present);
-  asked_.plan.reset(), asked_.file.reset();
+  asked_.plan.reset();
+  asked_.file.reset();
 }
 
 Question LayoutSearch::question(ClusterSpec cluster) const {
@@ -109,7 +113,8 @@ std::vector<ParallelPlan> LayoutSearch::shapes(const ClusterSpec& all) const {
     PlanLimits limits = q.limits;
     limits.limits.push_back({PlanField::zero_stage, Relation::less_equal, 1});
     SearchOptions options;
-    options.top = kShapes, options.threads = threads_;
+    options.top = kShapes;
+    options.threads = threads_;
     const SearchReport report = search_possible(
         planning.job(), default_space(q.model, q.training, q.cluster.device, gpus, limits), options);
     for (const RankedPlan& ranked : report.ranked) found.push_back(ranked.plan);
@@ -133,7 +138,8 @@ std::vector<Forecast> LayoutSearch::plans(const ClusterSpec& all) const {
       best = found.back().step;
     }
     SearchOptions options;
-    options.top = 1, options.threads = threads_;
+    options.top = 1;
+    options.threads = threads_;
     if (best) options.at_most = simulated_of(planning.job(), used.gpus(), *best);
     const SearchReport report = search_possible(
         planning.job(), default_space(q.model, q.training, q.cluster.device, used.gpus(), q.limits), options);
@@ -154,7 +160,8 @@ std::vector<Forecast> LayoutSearch::kinds(const Layout& present, const ClusterSp
   const Planning planning(question(all), presets_);
   const Question& q = planning.question();
   SearchOptions options;
-  options.top = count, options.threads = threads_;
+  options.top = count;
+  options.threads = threads_;
   const SearchReport report = search_possible(
       planning.job(), default_space(q.model, q.training, q.cluster.device, all.gpus(), q.limits), options);
   std::vector<RankedPlan> pool = report.ranked;

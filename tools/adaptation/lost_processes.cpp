@@ -42,7 +42,9 @@ void AdaptiveRun::go_on_without_lost(std::unique_ptr<Runnable>& runnable, std::i
   while (true) try {
       if (building_.valid()) building_.wait();
       building_ = {};
-      next_.reset(), untold_.reset(), trial_.reset();
+      next_.reset();
+      untold_.reset();
+      trial_.reset();
       spread_carried();
       if (processes_->least(reached_ > start_ ? -1 : 0) == 0)
         throw BackendError("a rank was lost before the first step was done: start the run again");
@@ -103,7 +105,8 @@ void AdaptiveRun::spread_carried() {
 std::string AdaptiveRun::plan_without_lost(std::int64_t step) {
   // What it has decided is off, and those who wait count among the lost until they are looked for again.
   if (decision_ || !waiting_.empty()) policy_.reset();
-  decision_.reset(), waiting_.clear();
+  decision_.reset();
+  waiting_.clear();
   if (!policy_) begin_watch(layout_);  // or another process has led, or the run was trying layouts
   const Decision decision = policy_->lose(just_lost_, step - 1, steps_ - step);
   if (decision.kind == DecisionKind::no_layout)

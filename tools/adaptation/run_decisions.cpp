@@ -52,7 +52,10 @@ void AdaptiveRun::look_for_lost() {
   if (!back.empty()) policy_->find(back, next_step_ - 1);
   if (gone.empty()) return;
   const Decision decision = policy_->lose(gone, next_step_ - 1, steps_ - next_step_);
-  if (decision.changes()) just_lost_ = gone, steps_lost_ = 0;
+  if (decision.changes()) {
+    just_lost_ = gone;
+    steps_lost_ = 0;
+  }
   tell(decision);
   if (decision.kind == DecisionKind::no_layout) throw BackendError(decision.why);
 }
@@ -90,7 +93,8 @@ void AdaptiveRun::end_trial() {
                {"alternatives", Json::array()}};
   for (const auto& r : results) {
     Json a = layout_json(r.layout.layout);
-    a["predicted_step_time_s"] = r.layout.step.v, a["measured_step_time_s"] = r.measured.v;
+    a["predicted_step_time_s"] = r.layout.step.v;
+    a["measured_step_time_s"] = r.measured.v;
     line["alternatives"].push_back(a);
   }
   const Layout best = results.front().layout.layout;
@@ -101,7 +105,8 @@ void AdaptiveRun::end_trial() {
                                                  : fmt::format("{:.1f} % less than the slowest of {} layouts",
                                                                100 * gain, results.size());
   line["why"] = fmt::format("measured fastest: {}", others);
-  line["spent_s"] = trial_->spent().v, line["budget_s"] = trial_->budget().v;
+  line["spent_s"] = trial_->spent().v;
+  line["budget_s"] = trial_->budget().v;
   hooks_.decisions.add(line);
   hooks_.tell(fmt::format("after {} steps {} is kept: {:.4g} s a step ({:.4g} s predicted), {}",
                           trial_->steps(), layout_text(best), measured.v, predicted.v, others));

@@ -30,7 +30,11 @@ std::vector<Inexpressible> deepspeed_rules(const PlanFile& file, const std::stri
       return [member](ParallelPlan& q) {
         q.dp *= q.*member;
         q.*member = 1;
-        if (q.pp == 1) q.vp = 1, q.schedule = PipelineSchedule::one_f_one_b, q.chunks.clear();
+        if (q.pp == 1) {
+          q.vp = 1;
+          q.schedule = PipelineSchedule::one_f_one_b;
+          q.chunks.clear();
+        }
       };
     };
     found.push_back({"tp",

@@ -32,7 +32,10 @@ constexpr int kMaxChanges = 12;
 
 PlanFile file_of(const Question& q) {
   PlanFile file;
-  file.model = q.model, file.training = q.training, file.cluster = q.cluster, file.stack = q.stack,
+  file.model = q.model;
+  file.training = q.training;
+  file.cluster = q.cluster;
+  file.stack = q.stack;
   file.plan = *q.plan;
   return file;
 }
@@ -117,7 +120,8 @@ std::optional<NearestPlan> best_of(const std::vector<Candidate>& found, const Qu
   std::optional<NearestPlan> best;
   for (const Candidate& c : found) {
     Question q = asked;
-    q.plan = c.file.plan, q.training = c.file.training;
+    q.plan = c.file.plan;
+    q.training = c.file.training;
     Prediction prediction = predict_question(q, presets);
     NearestPlan next{std::move(q), std::move(prediction), c.changes};
     if (!best || better(next, *best)) best = std::move(next);

@@ -46,10 +46,12 @@ PythonPackages python_packages(const std::vector<std::string>& names) {
     const std::size_t tab = line.find('\t');
     if (tab == std::string::npos) continue;
     const std::string name = line.substr(0, tab), version = line.substr(tab + 1);
-    if (found.program.empty())
-      found.program = name, found.version = version;
-    else
+    if (found.program.empty()) {
+      found.program = name;
+      found.version = version;
+    } else {
       found.versions[name] = version;
+    }
   }
   return found;
 }

@@ -50,7 +50,8 @@ std::vector<PlanChange> equal_replicas(const ParallelPlan& p, int global_batch) 
     if (micro != p.micro_batch) what += fmt::format(", micro_batch {}", micro);
     out.push_back(set_field(what, [dp, micro](ParallelPlan& q) {
       q.replica_microbatches.clear();
-      q.dp = dp, q.micro_batch = micro;
+      q.dp = dp;
+      q.micro_batch = micro;
       if (q.shard_degree > 0 && q.replicas() % q.shard_degree != 0) q.shard_degree = 0;
     }));
   }
@@ -251,8 +252,10 @@ void check_formats(Findings& f, const TargetFeatures& t) {
   changes.push_back({text(nearest->compute, nearest->parameter, nearest->gradient, nearest->reduction,
                           nearest->optimizer_state),
                      [o = *nearest](PlanFile& file) {
-                       file.training.compute = o.compute, file.training.parameter = o.parameter;
-                       file.training.gradient = o.gradient, file.training.reduction = o.reduction;
+                       file.training.compute = o.compute;
+                       file.training.parameter = o.parameter;
+                       file.training.gradient = o.gradient;
+                       file.training.reduction = o.reduction;
                        file.training.optimizer_state = o.optimizer_state;
                      }});
   f.add(true, "training", text(own.compute, own.parameter, own.gradient, own.reduction, own.optimizer_state),

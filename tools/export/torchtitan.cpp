@@ -31,9 +31,14 @@ std::vector<Inexpressible> torchtitan_rules(const PlanFile& file, const std::str
                      "0",
                      "parameters are always sharded over cp (parallel_dims.py: fsdp is dp_shard * cp)",
                      {set_field("zero_stage 3, shard_degree cp",
-                                [](ParallelPlan& q) { q.zero_stage = 3, q.shard_degree = q.cp; }),
-                      set_field("zero_stage 2, shard_degree cp",
-                                [](ParallelPlan& q) { q.zero_stage = 2, q.shard_degree = q.cp; })}});
+                                [](ParallelPlan& q) {
+                                  q.zero_stage = 3;
+                                  q.shard_degree = q.cp;
+                                }),
+                      set_field("zero_stage 2, shard_degree cp", [](ParallelPlan& q) {
+                        q.zero_stage = 2;
+                        q.shard_degree = q.cp;
+                      })}});
   if (p.zero_stage > 0 && p.shards() % p.cp != 0)
     found.push_back({"shard_degree",
                      fmt::format("{}", p.shards()),

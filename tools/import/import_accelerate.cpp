@@ -59,7 +59,10 @@ void read_fsdp(ForeignKeys& k, ImportedRun& run) {
     const std::string word = lower(reshard->is_string() ? reshard->get<std::string>() : reshard->dump());
     p.zero_stage = word == "false" || word == "shard_grad_op" ? 2 : 3;
   }
-  if (k.is(at + "offload_params")) p.parameter_offload = true, p.optimizer_offload = 1.0;
+  if (k.is(at + "offload_params")) {
+    p.parameter_offload = true;
+    p.optimizer_offload = 1.0;
+  }
   if (k.is(at + "activation_checkpointing")) p.recompute.kind = RecomputeKind::full;
   const std::string mesh = "parallelism_config.parallelism_config_";
   p.tp = k.count(mesh + "tp_size").value_or(1);
@@ -115,7 +118,8 @@ bool is_accelerate(const nlohmann::json& s) {
 ImportedRun import_accelerate(const nlohmann::json& settings, const ImportSource& source) {
   ForeignKeys k(settings, source.file, kAccelerateNoEffect);
   ImportedRun run;
-  run.file = source.file, run.what = "an accelerate configuration";
+  run.file = source.file;
+  run.what = "an accelerate configuration";
   const std::string type = k.text("distributed_type").value_or("NO");
   run.gpus = k.count("num_processes");
   run.accumulation = 1;

@@ -193,7 +193,9 @@ ImportedRun import_deepspeed(const nlohmann::json& settings, const CommandFlags&
   ForeignKeys k(settings, source.file, kDeepSpeedNoEffect);
   const TrainerOptions trainer{command};
   ImportedRun run;
-  run.file = source.file, run.what = "a DeepSpeed configuration", run.stack = "deepspeed-zero";
+  run.file = source.file;
+  run.what = "a DeepSpeed configuration";
+  run.stack = "deepspeed-zero";
   run.gpus = command.gpus;
   read_zero(k, trainer, run);
   read_deepspeed_batch(k, trainer, run);

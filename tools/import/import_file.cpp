@@ -143,9 +143,10 @@ ImportedRun import_megatron_deepspeed(const CommandFlags& command, const nlohman
               : run.formats.parameter == Dtype::bf16 ? "megatron-deepspeed-bloom-bf16"
                                                      : "megatron-deepspeed-bloom";
   run.plan.zero_stage = state.plan.zero_stage;
-  run.plan.optimizer_offload = state.plan.optimizer_offload,
+  run.plan.optimizer_offload = state.plan.optimizer_offload;
   run.plan.parameter_offload = state.plan.parameter_offload;
-  run.plan.overlap_grad_reduce = state.plan.overlap_grad_reduce, run.plan.overlap_param_gather = true;
+  run.plan.overlap_grad_reduce = state.plan.overlap_grad_reduce;
+  run.plan.overlap_param_gather = true;
   run.overlap_stated = false;
   std::erase_if(run.unread, [](const std::string& option) {
     return option.starts_with("--deepspeed") || option.starts_with("--zero-stage") ||
@@ -277,8 +278,10 @@ ImportedRun import_file(const std::string& file, const fs::path& presets, const 
   std::error_code error;
   fs::path path = file;
   std::string function;
-  if (const std::size_t colon = file.rfind(".py:"); colon != file.npos && !fs::exists(path, error))
-    path = file.substr(0, colon + 3), function = file.substr(colon + 4);
+  if (const std::size_t colon = file.rfind(".py:"); colon != file.npos && !fs::exists(path, error)) {
+    path = file.substr(0, colon + 3);
+    function = file.substr(colon + 4);
+  }
   if (fs::is_directory(path, error)) path /= "launch.sh";
   ImportedRun run =
       read_run(read_packed_text(path, kLongestFile), path, function, {file, presets, layers}, environment);

@@ -139,7 +139,8 @@ void read_pipeline(MegatronOptions& o, ImportedRun& run) {
   std::optional<std::vector<int>> chunks;
   std::string stated;
   if (layout) {
-    chunks = layout_layers(*layout), stated = "--pipeline-model-parallel-layout";
+    chunks = layout_layers(*layout);
+    stated = "--pipeline-model-parallel-layout";
     if (chunks && static_cast<int>(chunks->size()) % p.pp == 0)
       p.vp = static_cast<int>(chunks->size()) / p.pp;
   } else if (embedding || head) {

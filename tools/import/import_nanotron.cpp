@@ -61,7 +61,10 @@ ModelSpec nanotron_model(ForeignKeys& k) {
     return model_from_hugging_face(hugging_face, "nanotron model");
   } catch (const ConfigError& error) {
     auto problems = error.problems();
-    for (Problem& p : problems) p.file = k.file(), p.key = "model.model_config." + p.key;
+    for (Problem& p : problems) {
+      p.file = k.file();
+      p.key = "model.model_config." + p.key;
+    }
     throw ConfigError(std::move(problems));
   }
 }
@@ -77,7 +80,9 @@ bool is_nanotron(const nlohmann::json& s) {
 ImportedRun import_nanotron(const nlohmann::json& settings, const ImportSource& source) {
   ForeignKeys k(settings, source.file, kNanotronNoEffect);
   ImportedRun run;
-  run.file = source.file, run.what = "a nanotron configuration", run.stack = "nanotron";
+  run.file = source.file;
+  run.what = "a nanotron configuration";
+  run.stack = "nanotron";
   if (k.value("model.model_config")) run.model = nanotron_model(k);
   ParallelPlan& p = run.plan;
   p.tp = k.count("parallelism.tp").value_or(1);

@@ -155,8 +155,10 @@ void nemo_shape(ForeignKeys& k, CommandFlags& flags) {
       flags.options["--tokenizer-model"] = {*name};
   const auto library = lower(k.text("model.tokenizer.library").value_or("")),
              type = lower(k.text("model.tokenizer.type").value_or(""));
-  if (library == "megatron" && type.starts_with("gpt2"))
-    flags.options["--tokenizer-type"] = {"GPT2BPETokenizer"}, flags.options.erase("--tokenizer-model");
+  if (library == "megatron" && type.starts_with("gpt2")) {
+    flags.options["--tokenizer-type"] = {"GPT2BPETokenizer"};
+    flags.options.erase("--tokenizer-model");
+  }
 }
 
 // 16, "bf16", "bf16-mixed", "16-mixed"; and what reduces gradients.
@@ -217,8 +219,10 @@ ImportedRun import_nemo(const nlohmann::json& settings, const ImportSource& sour
       devices && *devices > 0)
     flags.gpus = *devices * nodes.value_or(1);
   ImportedRun run = import_megatron(flags, source.file);
-  run.what = "a NeMo 1 configuration", run.stack = "nemo-2024";
-  run.overlap_stated = state.overlap_stated, run.shards_in_node = state.shards_in_node;
+  run.what = "a NeMo 1 configuration";
+  run.stack = "nemo-2024";
+  run.overlap_stated = state.overlap_stated;
+  run.shards_in_node = state.shards_in_node;
   if (k.value("model.rampup_batch_size") && run.global_batch)
     run.assumed.push_back(fmt::format("the batch of {} at which rampup_batch_size ends", *run.global_batch));
   if (const double turned = k.real("model.rotary_percentage").value_or(1); turned != 1)

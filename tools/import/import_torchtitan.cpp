@@ -62,10 +62,15 @@ const std::vector<std::string> kTitanNoEffect = {"job",
 ModelSpec model_of_constants(const nlohmann::json& c, const nlohmann::json& rope) {
   ModelSpec m;
   m.name = "torchtitan model";
-  m.hidden = c.at("DIM"), m.n_layers = c.at("LAYERS"), m.ffn_hidden = c.at("FFN"),
+  m.hidden = c.at("DIM");
+  m.n_layers = c.at("LAYERS");
+  m.ffn_hidden = c.at("FFN");
   m.vocab_size = c.at("VOCAB");
-  m.n_heads = c.at("HEADS"), m.n_kv_heads = c.at("KV_HEADS"), m.head_dim = c.at("HEAD_DIM");
-  m.norm_eps = c.at("NORM_EPS"), m.tied_embeddings = c.at("TIED");
+  m.n_heads = c.at("HEADS");
+  m.n_kv_heads = c.at("KV_HEADS");
+  m.head_dim = c.at("HEAD_DIM");
+  m.norm_eps = c.at("NORM_EPS");
+  m.tied_embeddings = c.at("TIED");
   m.rope_theta = rope.at("theta");
   m.max_positions = rope.contains("max_seq_len") ? rope.at("max_seq_len") : rope.at("max_context_length");
   if (rope.contains("scaling")) {
@@ -97,8 +102,14 @@ void read_titan_model(ForeignKeys& k, ImportedRun& run, const ImportSource& sour
   if (flavor.empty()) return;
   if (lower(flavor).starts_with("debugmodel")) {
     ModelSpec& m = run.model.emplace();
-    m.name = "torchtitan debugmodel", m.hidden = 256, m.n_layers = 6, m.n_heads = m.n_kv_heads = 16;
-    m.head_dim = 16, m.ffn_hidden = 768, m.vocab_size = 2048, m.rope_theta = 500000;
+    m.name = "torchtitan debugmodel";
+    m.hidden = 256;
+    m.n_layers = 6;
+    m.n_heads = m.n_kv_heads = 16;
+    m.head_dim = 16;
+    m.ffn_hidden = 768;
+    m.vocab_size = 2048;
+    m.rope_theta = 500000;
     return;
   }
   const std::string size = lower(flavor.substr(0, flavor.find('_')));
@@ -160,7 +171,10 @@ void read_titan_pipeline(ForeignKeys& k, int layers, ImportedRun& run) {
               fmt::format("at most as many stages as layers: {}", layers));
   }
   if (!chunks) {
-    if (!one_stage) p.vp = 2, p.schedule = PipelineSchedule::interleaved;
+    if (!one_stage) {
+      p.vp = 2;
+      p.schedule = PipelineSchedule::interleaved;
+    }
     if (per_stage)
       run.unread.push_back(fmt::format(
           "parallelism.pipeline_parallel_layers_per_stage {}: no model says how many layers there are",
@@ -286,8 +300,10 @@ void read_titan_formats(ForeignKeys& k, ImportedRun& run) {
       else
         run.unread.push_back("model.converters " + converter.dump());
     }
-  if (k.is("training.enable_cpu_offload"))
-    run.plan.parameter_offload = true, run.plan.optimizer_offload = 1.0;
+  if (k.is("training.enable_cpu_offload")) {
+    run.plan.parameter_offload = true;
+    run.plan.optimizer_offload = 1.0;
+  }
 }
 
 }  // namespace
@@ -315,7 +331,9 @@ bool is_torchtitan(const nlohmann::json& s) {
 ImportedRun import_torchtitan(const nlohmann::json& settings, const ImportSource& source) {
   ForeignKeys k(settings, source.file, kTitanNoEffect);
   ImportedRun run;
-  run.file = source.file, run.what = "a torchtitan configuration", run.stack = "torchtitan";
+  run.file = source.file;
+  run.what = "a torchtitan configuration";
+  run.stack = "torchtitan";
   read_titan_model(k, run, source);
   read_titan_degrees(k, run);
   const int layers = source.layers > 0 ? source.layers : run.model ? run.model->n_layers : 0;

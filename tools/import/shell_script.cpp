@@ -120,7 +120,10 @@ class ScriptReader {
 
   ShellTruth run_pipeline(const Tokens& t, std::size_t& at, bool active) {
     bool inverted = false;
-    while (is_word(t, at, "!")) inverted = !inverted, ++at;
+    while (is_word(t, at, "!")) {
+      inverted = !inverted;
+      ++at;
+    }
     ShellTruth result = run_command(t, at, active);
     while (is_op(t, at, "|")) {
       ++at;
@@ -138,7 +141,10 @@ class ScriptReader {
       --nesting_;
       return ShellTruth::unknown;
     }
-    if (active && !variables_.spend(sizeof(ShellCommand))) stopped_ = true, active = false;
+    if (active && !variables_.spend(sizeof(ShellCommand))) {
+      stopped_ = true;
+      active = false;
+    }
     const ShellTruth result = run_one(t, at, active);
     --nesting_;
     return result;

@@ -255,96 +255,118 @@ void ShellVariables::expand_dollar(std::string_view written, bool quoted, Pieces
   --depth_;
 }
 
-// What stands between ${ and }, or behind a plain $.
+// What stands between ${ and }, or behind a plain $, in its parts: #NAME[SUBSCRIPT]REST.
+struct ShellVariables::Parameter {
+  std::string written;   // as it is marked where it is not known
+  bool count = false;    // #NAME: how long, or how many
+  bool special = false;  // 1 @ #
+  std::string name, subscript;
+  std::string_view rest;  // an operator, and what it is given
+
+  explicit Parameter(std::string_view inside) : written("${" + std::string(inside) + "}") {
+    count = inside.starts_with('#') && inside.size() > 1;
+    if (count) inside.remove_prefix(1);
+    std::size_t n = name_length(inside);
+    special = n == 0 && !inside.empty();
+    if (special) {
+      n = 1;
+      while (n < inside.size() && std::isdigit(static_cast<unsigned char>(inside[0])) &&
+             std::isdigit(static_cast<unsigned char>(inside[n])))
+        ++n;
+    }
+    name = inside.substr(0, n);
+    rest = inside.substr(std::min(n, inside.size()));
+    if (rest.starts_with('[') && rest.find(']') != rest.npos) {
+      subscript = rest.substr(1, rest.find(']') - 1);
+      rest.remove_prefix(rest.find(']') + 1);
+    }
+    if (special && (name == "@" || name == "*")) subscript = "@";
+  }
+  bool all() const { return subscript == "@" || subscript == "*"; }
+};
+
+// Nothing where it is not set.
+std::optional<std::vector<std::string>> ShellVariables::values_of(const Parameter& p) {
+  if (!p.special) {
+    const auto* found = find(p.name);
+    return found ? std::optional(*found) : std::nullopt;
+  }
+  if (p.name == "@" || p.name == "*") return positional_;
+  if (p.name == "#") return std::vector{std::to_string(positional_.size())};
+  if (!std::isdigit(static_cast<unsigned char>(p.name[0]))) return std::nullopt;
+  const std::size_t i = p.name.size() > 4 ? positional_.size() + 1 : std::stoul(p.name);
+  if (i == 0) return std::vector{script_.string()};
+  return i <= positional_.size() ? std::optional(std::vector{positional_[i - 1]}) : std::nullopt;
+}
+
 void ShellVariables::expand_braces(std::string_view inside, bool quoted, Pieces& out) {
   const auto put = [&](const std::string& text) { quoted ? out.add(text) : out.add_split(text); };
-  const std::string written = "${" + std::string(inside) + "}";
-  const bool count = inside.starts_with('#') && inside.size() > 1;
-  if (count) inside.remove_prefix(1);
-  std::size_t n = name_length(inside);
-  const bool special = n == 0 && !inside.empty();
-  if (special) {  // a parameter: $1 $@ $#
-    n = 1;
-    while (n < inside.size() && std::isdigit(static_cast<unsigned char>(inside[0])) &&
-           std::isdigit(static_cast<unsigned char>(inside[n])))
-      ++n;
-  }
-  const std::string name(inside.substr(0, n));
-  std::string_view rest = inside.substr(std::min(n, inside.size()));
-  std::string subscript;
-  if (rest.starts_with('[') && rest.find(']') != rest.npos) {
-    subscript = std::string(rest.substr(1, rest.find(']') - 1));
-    rest.remove_prefix(rest.find(']') + 1);
-  }
-  std::vector<std::string> values;
-  bool known = true;
-  if (const auto at = values_.find(name);
+  const Parameter p(inside);
+  if (const auto at = values_.find(p.name);
       at != values_.end() && !spend(at->second.size() * sizeof(std::string)))
     return;
-  if (special && (name == "@" || name == "*")) {
-    values = positional_, subscript = "@";
-  } else if (special && name == "#") {
-    values = {std::to_string(positional_.size())};
-  } else if (special && std::isdigit(static_cast<unsigned char>(name[0]))) {
-    const std::size_t i = name.size() > 4 ? positional_.size() + 1 : std::stoul(name);
-    if (i == 0)
-      values = {script_.string()};
-    else if ((known = i <= positional_.size()))
-      values = {positional_[i - 1]};
-  } else if (const auto* found = special ? nullptr : find(name)) {
-    values = *found;
-  } else {
-    known = false;
+  auto found = values_of(p);
+  const bool known = found.has_value();
+  const std::vector<std::string> values = std::move(found).value_or(std::vector<std::string>());
+  if (p.count)
+    return put(known ? std::to_string(p.all() ? values.size() : values.empty() ? 0 : values[0].size()) : "0");
+  if (!p.all() || !p.rest.empty()) return put(one_value(p, values));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i > 0 && quoted && p.subscript == "*")
+      out.add(" ");
+    else if (i > 0)
+      out.end();
+    if (quoted) out.begun = true;
+    put(values[i]);
   }
-  const bool all = subscript == "@" || subscript == "*";
-  if (count)
-    return put(known ? std::to_string(all ? values.size() : values.empty() ? 0 : values[0].size()) : "0");
-  if (all && rest.empty()) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      if (i > 0) quoted&& subscript == "*" ? out.add(" ") : out.end();
-      if (quoted) out.begun = true;
-      put(values[i]);
-    }
-    return;
-  }
+}
+
+// The one that the subscript names, or what the operator puts in its place.
+std::string ShellVariables::one_value(const Parameter& p, const std::vector<std::string>& values) {
   std::size_t index = 0;
-  if (!subscript.empty() && !all)
-    if (const auto i = arithmetic(subscript); i && *i >= 0) index = static_cast<std::size_t>(*i);
-  known = known && index < values.size();
+  if (!p.subscript.empty() && !p.all())
+    if (const auto i = arithmetic(p.subscript); i && *i >= 0) index = static_cast<std::size_t>(*i);
+  const bool known = index < values.size();
   std::string value = known ? values[index] : "";
   const bool empty = without_unknown(value).empty() && !has_unknown(value);
-  const bool colon = rest.starts_with(':') && rest.size() > 1 &&
-                     std::string_view("-=+?").find(rest[1]) != std::string_view::npos;
-  const std::string_view tail = colon ? rest.substr(1) : rest;
+  const bool colon = p.rest.starts_with(':') && p.rest.size() > 1 &&
+                     std::string_view("-=+?").find(p.rest[1]) != std::string_view::npos;
+  const std::string_view tail = colon ? p.rest.substr(1) : p.rest;
   const bool absent = !known || (colon && empty);
   if (tail.starts_with('-') || tail.starts_with('=')) {
-    if (!absent) return put(value);
-    const std::string given = text(tail.substr(1));
-    if (tail[0] == '=' && !special) set(name, given);
-    return put(given);
+    if (!absent) return value;
+    std::string given = text(tail.substr(1));
+    if (tail[0] == '=' && !p.special) set(p.name, given);
+    return given;
   }
-  if (tail.starts_with('+')) return absent ? void() : put(text(tail.substr(1)));
-  if (tail.starts_with('?')) return put(absent ? unknown("$" + name) : value);
-  if (!known) return put(unknown(rest.empty() ? "$" + name : written));
-  if ((rest.starts_with('#') || rest.starts_with('%')) && !spend(value.size() * value.size())) return;
+  if (tail.starts_with('+')) return absent ? "" : text(tail.substr(1));
+  if (tail.starts_with('?')) return absent ? unknown("$" + p.name) : value;
+  if (!known) return unknown(p.rest.empty() ? "$" + p.name : p.written);
+  return edited(p, std::move(value));
+}
+
+// ${X#pattern}, ${X/what/with}, ${X,,} of a value that is known.
+std::string ShellVariables::edited(const Parameter& p, std::string value) {
+  const std::string_view rest = p.rest;
+  if ((rest.starts_with('#') || rest.starts_with('%')) && !spend(value.size() * value.size())) return "";
   if (rest.starts_with("##") || rest.starts_with("%%"))
-    return put(without_match(value, text(rest.substr(2)), rest[0] == '#', true));
+    return without_match(value, text(rest.substr(2)), rest[0] == '#', true);
   if (rest.starts_with('#') || rest.starts_with('%'))
-    return put(without_match(value, text(rest.substr(1)), rest[0] == '#', false));
+    return without_match(value, text(rest.substr(1)), rest[0] == '#', false);
   if (rest.starts_with('/')) {
     const bool every = rest.starts_with("//");
     const std::string_view both = rest.substr(every ? 2 : 1);
     const std::size_t slash = std::min(both.find('/'), both.size());
-    return put(replaced(value, text(both.substr(0, slash)),
-                        slash < both.size() ? text(both.substr(slash + 1)) : "", every));
+    return replaced(value, text(both.substr(0, slash)),
+                    slash < both.size() ? text(both.substr(slash + 1)) : "", every);
   }
   if (rest.starts_with(",,") || rest.starts_with("^^")) {
     std::ranges::transform(value, value.begin(), [&](unsigned char c) {
       return static_cast<char>(rest[0] == ',' ? std::tolower(c) : std::toupper(c));
     });
-    return put(value);
+    return value;
   }
-  put(rest.empty() ? value : unknown(written));
+  return rest.empty() ? value : unknown(p.written);
 }
 
 // Of commands that only print what they are given, and folders of the script; all else is not known.
@@ -362,10 +384,7 @@ std::string ShellVariables::command_output(std::string_view command, std::string
     for (std::size_t i = from; i < words.size(); ++i) all += (i > from ? " " : "") + words[i];
     return all;
   };
-  if (words[0] == "echo") {
-    const std::size_t from = words.size() > 1 && words[1] == "-n" ? 2 : 1;
-    return joined(from);
-  }
+  if (words[0] == "echo") return joined(words.size() > 1 && words[1] == "-n" ? 2 : 1);
   if (words[0] == "expr")
     if (const auto value = arithmetic(joined(1))) return std::to_string(*value);
   if ((words[0] == "dirname" || words[0] == "basename") && words.size() == 2) {

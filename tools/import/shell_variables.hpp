@@ -47,10 +47,14 @@ class ShellVariables {
 
  private:
   struct Pieces;
+  struct Parameter;
   const std::vector<std::string>* find(const std::string& name);
   void expand(std::string_view written, Pieces&);
   void expand_dollar(std::string_view written, bool quoted, Pieces&);
   void expand_braces(std::string_view inside, bool quoted, Pieces&);
+  std::optional<std::vector<std::string>> values_of(const Parameter&);
+  std::string one_value(const Parameter&, const std::vector<std::string>& values);
+  std::string edited(const Parameter&, std::string value);
   std::string command_output(std::string_view command, std::string_view written);
 
   std::map<std::string, std::vector<std::string>> values_;  // a plain variable has one

@@ -173,6 +173,7 @@ void add_jitter_options(CLI::App& app, JitterOptions& o) {
              o.network_sigma);
 }
 
+// NOLINTNEXTLINE(readability-function-size): one list of options.
 void add_plan_options(CLI::App& app, PlanOptions& o) {
   add_question_options(app, o.question, {.plan = false, .limits = true, .profile = true, .from = true});
   add_text(

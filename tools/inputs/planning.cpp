@@ -105,7 +105,10 @@ std::string limit_arguments(const Question& q) {
 PlanFile plan_file_of(const Session& session, const Question& q, const ParallelPlan& plan,
                       const Prediction& p, const TimeSplit& mean, RankBy rank_by) {
   PlanFile file;
-  file.model = q.model, file.training = q.training, file.cluster = q.cluster, file.stack = q.stack;
+  file.model = q.model;
+  file.training = q.training;
+  file.cluster = q.cluster;
+  file.stack = q.stack;
   file.plan = plan;
   const double memory = gib(p.memory.peak);
   file.prediction = {.step_time_s = {p.step.v, p.step_lower.v, p.step_upper.v},

@@ -104,7 +104,9 @@ class Reader {
  private:
   void add(const Json& value, const std::string& key, const ValueOrigin& around, const Json& stated) {
     PresetValue v;
-    v.key = key, v.value = value_json(value), v.number = is_number(value);
+    v.key = key;
+    v.value = value_json(value);
+    v.number = is_number(value);
     if (stated.contains("low")) v.low = value_json(stated.at("low"));
     if (stated.contains("high")) v.high = value_json(stated.at("high"));
     const Json* known = meaning_of(key);
@@ -117,7 +119,9 @@ class Reader {
       if (from.source.empty()) from = {text_at(*known, "origin"), text_at(*known, "source"), ""};
       if (!from.source.empty() && from.origin.empty()) from.origin = "D";
     }
-    v.origin = in_words(from.origin), v.source = from.source, v.date = from.date;
+    v.origin = in_words(from.origin);
+    v.source = from.source;
+    v.date = from.date;
     values.push_back(std::move(v));
   }
 

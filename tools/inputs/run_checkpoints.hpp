@@ -42,7 +42,9 @@ class RunFolder {
   // Once it is known what the run was: these flags in place of those that were given, the text of options.json, and the steps
   // that it is to have.
   void adopt(const CheckpointFlags& flags, std::string options, std::int64_t steps) {
-    flags_ = flags, options_ = std::move(options), steps_ = steps;
+    flags_ = flags;
+    options_ = std::move(options);
+    steps_ = steps;
   }
   // The plan that the run had last: of plan.json or, when that is of no use, of the checkpoint.
   struct OwnPlan {

@@ -50,7 +50,10 @@ constexpr auto kFolderFields = [](auto& io, auto& f) {
 nlohmann::json without_folders(const std::string& text) {
   auto identity = nlohmann::json::parse(text, nullptr, false);  // the order of its keys says nothing
   if (identity.is_object() && identity.contains("sets"))
-    for (auto& set : identity["sets"]) set.erase("folder"), set.erase("path");
+    for (auto& set : identity["sets"]) {
+      set.erase("folder");
+      set.erase("path");
+    }
   if (identity.is_object()) identity.erase("tokenizer");  // in the digests of the sets, and new to old runs
   return identity;
 }
@@ -261,8 +264,10 @@ void RunData::require_tokenizer_of(const std::string& saved) const {
 
 double RunData::mean(const std::vector<double>& losses) const {
   double sum = 0, weights = 0;
-  for (std::size_t i = 0; i < losses.size(); ++i)
-    sum += sets_[i].weight * losses[i], weights += sets_[i].weight;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    sum += sets_[i].weight * losses[i];
+    weights += sets_[i].weight;
+  }
   return sum / weights;
 }
 

@@ -247,12 +247,17 @@ AdoptedOptions adopt_options(const CLI::App& app, const Manifest* from, RunVerbO
   // What is of this start alone.
   const RunVerbOptions here = std::move(o);
   o = std::move(result.o);
-  o.running.plan = here.running.plan, o.running.comm = here.running.comm;
-  o.profile = here.profile, o.output = here.output, o.trace = here.trace;
-  o.running.cuda_graphs = here.running.cuda_graphs, o.record = here.record;
+  o.running.plan = here.running.plan;
+  o.running.comm = here.running.comm;
+  o.profile = here.profile;
+  o.output = here.output;
+  o.trace = here.trace;
+  o.running.cuda_graphs = here.running.cuda_graphs;
+  o.record = here.record;
   CheckpointFlags flags = here.checkpoints;
   flags.save_every = o.checkpoints.save_every;
-  flags.keep_last = o.checkpoints.keep_last, flags.keep_every = o.checkpoints.keep_every;
+  flags.keep_last = o.checkpoints.keep_last;
+  flags.keep_every = o.checkpoints.keep_every;
   flags.keep_all = o.checkpoints.keep_all;
   o.checkpoints = flags;
   return adopted;

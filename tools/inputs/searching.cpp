@@ -18,7 +18,8 @@ SearchOptions Searching::options(int top, std::string about) {
   SearchOptions how;
   how.top = top;
   how.tie_share = kTieShare;
-  how.others_share = kTieShare / 2, how.thorough_bounds = kThoroughBounds;
+  how.others_share = kTieShare / 2;
+  how.thorough_bounds = kThoroughBounds;
   how.memory_limit = memory_limit_;
   if (budget_s_ > 0) how.budget_s = std::max(1e-6, budget_s_ - spent_s());
   how.cancel = &interrupt_.stopped();
@@ -62,71 +63,122 @@ std::optional<NothingFits> what_would_fit(const Planning& planning, const Search
   return n;
 }
 
+namespace {
+
+// What is said of a search that found nothing, line by line, and the next question that has an answer.
+class NothingFound {
+ public:
+  NothingFound(Session& session, const Planning& planning, const SearchSpace& space,
+               const SearchReport& report, Searching& searching, const QuestionOptions& asked)
+      : session_(session),
+        planning_(planning),
+        space_(space),
+        report_(report),
+        searching_(searching),
+        again_(asked) {}
+  void say(const std::string& verb);
+
+ private:
+  const Question& question() const { return planning_.question(); }
+  SearchSpace without_limits() const {
+    const Question& q = question();
+    return default_space(q.model, q.training, q.cluster.device, space_.world);
+  }
+  void say_never(const std::string& reason);
+  void say_stopped();
+  void try_without_limits();
+  void try_without_memory_limit();
+  void say_what_would_fit();
+  void line(const std::string& text) {
+    session_.terminal.err << wrapped_message(session_.terminal, "  " + text + "\n");
+  }
+  void ask(const std::string& more) {
+    next_ = fmt::format("sextant plan{}{}", question_arguments(session_, again_), more);
+  }
+
+  Session& session_;
+  const Planning& planning_;
+  const SearchSpace& space_;
+  const SearchReport& report_;
+  Searching& searching_;
+  QuestionOptions again_;
+  std::string next_;
+};
+
+void NothingFound::say_never(const std::string& reason) {
+  line(reason);
+  if (!question().limits.limits.empty() && !never_possible(planning_.job(), without_limits())) ask("");
+}
+
+void NothingFound::say_stopped() {
+  if (!searching_.interrupted()) ask(limit_arguments(question()));
+  line(searching_.interrupted() ? "interrupted" : report_.stopped + "; this proves nothing");
+}
+
+void NothingFound::try_without_limits() {
+  if (question().limits.limits.empty()) return;
+  const SearchReport free =
+      search(planning_.job(), without_limits(), for_help(searching_.options(1, "without limits")));
+  if (free.ranked.empty()) return;
+  searching_.finish();
+  ask("");
+  line(fmt::format("without {}: {} fits", to_string(question().limits), plan_key(free.ranked.front().plan)));
+}
+
+void NothingFound::try_without_memory_limit() {
+  if (!searching_.memory_limit()) return;
+  SearchOptions how = for_help(searching_.options(1, "without the limit of memory"));
+  how.memory_limit.reset();
+  const SearchReport free = search(planning_.job(), space_, how);
+  if (free.ranked.empty()) return;
+  searching_.finish();
+  ask(limit_arguments(question()));
+  const RankedPlan& fits = free.ranked.front();
+  line(fmt::format("without --max-oom-chance: {} fits, which runs out of memory with a chance of {:.0f} %",
+                   plan_key(fits.plan), 100 * fits.prediction.chance_of_overflow));
+}
+
+void NothingFound::say_what_would_fit() {
+  const Question& q = question();
+  const auto n = what_would_fit(planning_, space_, report_, searching_);
+  if (!n) return;
+  for (const auto& text : n->lines) line(text);
+  if (n->beside_stack && q.cluster.device.generation == "cpu" && q.stack.name != "sextant") {
+    line("CPU ranks run sextant's own runtime");
+    again_.stack = "sextant";
+    ask(limit_arguments(q));
+  }
+  if (next_.empty() && n->fewest.found)
+    ask(fmt::format("{} --scale {}", limit_arguments(q), n->fewest.found->gpus));
+}
+
+void NothingFound::say(const std::string& verb) {
+  const bool stopped = !report_.exact || searching_.interrupted();
+  print_error(session_.terminal, "sextant " + verb,
+              fmt::format("{}: {}", stopped ? "stopped before any layout was found" : "no layout is possible",
+                          question_text(question())));
+  if (report_.space > 0)
+    line(fmt::format("{} layouts: {}", count_text(report_.space), outcomes_text(report_.outcomes)));
+  if (const auto reason = never_possible(planning_.job(), space_)) {
+    say_never(*reason);
+  } else if (stopped) {
+    say_stopped();
+  } else {
+    print_reasons(session_.terminal.err, session_.terminal, report_);
+    try_without_limits();
+    try_without_memory_limit();
+    say_what_would_fit();
+  }
+  if (!next_.empty()) session_.terminal.err << command_lines(session_.terminal.err_columns, "next: ", next_);
+}
+
+}  // namespace
+
 ExitCode print_nothing(Session& session, const std::string& verb, const Planning& planning,
                        const SearchSpace& space, const SearchReport& report, Searching& searching,
                        const QuestionOptions& asked) {
-  auto& err = session.terminal.err;
-  const Question& q = planning.question();
-  const Job job = planning.job();
   searching.finish();
-  const auto line = [&](const std::string& text) {
-    err << wrapped_message(session.terminal, "  " + text + "\n");
-  };
-  const bool stopped = !report.exact || searching.interrupted();
-  print_error(session.terminal, "sextant " + verb,
-              fmt::format("{}: {}", stopped ? "stopped before any layout was found" : "no layout is possible",
-                          question_text(q)));
-  if (report.space > 0)
-    line(fmt::format("{} layouts: {}", count_text(report.space), outcomes_text(report.outcomes)));
-  // The next question that has an answer.
-  std::string next;
-  QuestionOptions again = asked;
-  const auto ask = [&](const std::string& more) {
-    next = fmt::format("sextant plan{}{}", question_arguments(session, again), more);
-  };
-  if (const auto reason = never_possible(job, space)) {
-    line(*reason);
-    if (!q.limits.limits.empty() &&
-        !never_possible(job, default_space(q.model, q.training, q.cluster.device, space.world)))
-      ask("");
-  } else if (stopped) {
-    if (!searching.interrupted()) ask(limit_arguments(q));
-    line(searching.interrupted() ? "interrupted" : report.stopped + "; this proves nothing");
-  } else {
-    print_reasons(err, session.terminal, report);
-    if (!q.limits.limits.empty()) {
-      const SearchReport free = search(job, default_space(q.model, q.training, q.cluster.device, space.world),
-                                       for_help(searching.options(1, "without limits")));
-      if (!free.ranked.empty()) {
-        searching.finish();
-        ask("");
-        line(fmt::format("without {}: {} fits", to_string(q.limits), plan_key(free.ranked.front().plan)));
-      }
-    }
-    if (searching.memory_limit()) {
-      SearchOptions how = for_help(searching.options(1, "without the limit of memory"));
-      how.memory_limit.reset();
-      if (const SearchReport free = search(job, space, how); !free.ranked.empty()) {
-        searching.finish();
-        ask(limit_arguments(q));
-        const RankedPlan& fits = free.ranked.front();
-        line(fmt::format(
-            "without --max-oom-chance: {} fits, which runs out of memory with a chance of {:.0f} %",
-            plan_key(fits.plan), 100 * fits.prediction.chance_of_overflow));
-      }
-    }
-    if (const auto n = what_would_fit(planning, space, report, searching)) {
-      for (const auto& text : n->lines) line(text);
-      if (n->beside_stack && q.cluster.device.generation == "cpu" && q.stack.name != "sextant") {
-        line("CPU ranks run sextant's own runtime");
-        again.stack = "sextant";
-        ask(limit_arguments(q));
-      }
-      if (next.empty() && n->fewest.found)
-        ask(fmt::format("{} --scale {}", limit_arguments(q), n->fewest.found->gpus));
-    }
-  }
-  if (!next.empty()) err << command_lines(session.terminal.err_columns, "next: ", next);
+  NothingFound(session, planning, space, report, searching, asked).say(verb);
   return searching.interrupted() ? ExitCode::interrupted : ExitCode::no_feasible_plan;
 }
 

@@ -224,7 +224,9 @@ void print_left_out(Session& session, const std::vector<LeftOut>& scores) {
                    fmt::format("{:.1f}", s.median), fmt::format("{:.1f}", s.mape_few),
                    fmt::format("{:.1f}", s.median_few), fmt::format("{:.1f}", s.mape_chosen),
                    fmt::format("{:.1f}", s.median_chosen)});
-    all += s.mape, few += s.mape_few, chosen += s.mape_chosen;
+    all += s.mape;
+    few += s.mape_few;
+    chosen += s.mape_chosen;
   }
   const auto n = static_cast<double>(std::max<std::size_t>(1, scores.size()));
   table.add_row({"mean over sources", "", fmt::format("{:.1f}", all / n), "", fmt::format("{:.1f}", few / n),
@@ -248,78 +250,96 @@ std::string next_step(const std::string& output, const Material& m, const Calibr
   return fmt::format("{}\nnext: sextant plan --calibration {} ...\n", written, output);
 }
 
+namespace {
+
+Json fitted_run_json(const MeasuredRun& r, double before, double after, const std::optional<double>& peak) {
+  Json run = {{"run_id", r.id},
+              {"plan", plan_key(r.run.plan)},
+              {"measured_s", r.step.v},
+              {"before_s", before},
+              {"after_s", after}};
+  if (peak) {
+    run["measured_peak_GiB"] = *r.peak_memory_GiB;
+    run["predicted_peak_GiB"] = *peak;
+    run["memory_kind"] = r.run.memory_kind;
+  }
+  return run;
+}
+
+Json profile_fit_json(const ProfileFit& p) {
+  Json constants = Json::array();
+  for (const ConstantFit& k : p.constants)
+    constants.push_back({{"of", kConstantOwnerNames[static_cast<std::size_t>(k.constant.of)]},
+                         {"owner", k.constant.owner},
+                         {"key", k.constant.key},
+                         {"preset", k.constant.prior},
+                         {"value", k.value},
+                         {"sigma", k.sigma}});
+  return {{"file", p.file},
+          {"machine", p.machine},
+          {"date", p.date},
+          {"works", p.works},
+          {"error_before_percent", p.mape_before},
+          {"error_after_percent", p.mape_after},
+          {"constants", constants}};
+}
+
+Json network_fit_json(const NetworkFit& n) {
+  Json one = {{"sizes", n.samples},
+              {"taken", n.taken},
+              {"fit_error_percent", n.mape_fit},
+              {"error_before_percent", n.mape_before},
+              {"error_after_percent", n.mape_after},
+              {"bus_GBps", n.bus_GBps},
+              {"share_of_stated", n.share_of_stated},
+              {"in_switch", n.in_switch}};
+  if (!n.fabric.empty()) {
+    one["fabric"] = n.fabric;
+    one["idle_known"] = n.idle_known;
+  }
+  return one;
+}
+
+Json left_out_json(const LeftOut& s) {
+  return {{"source", s.source},
+          {"rows", s.rows},
+          {"error_percent", s.mape},
+          {"error_after_five_rows_percent", s.mape_few},
+          {"error_after_five_chosen_percent", s.mape_chosen}};
+}
+
+Json in_vain_json(const TriedInVain& t) {
+  return {{"key", t.what.key},
+          {"foreseen", t.foreseen()},
+          {"predicted_peak_GiB", t.what.predicted_peak_GiB},
+          {"available_memory_GiB", t.what.available_memory_GiB},
+          {"chance_of_overflow", t.chance}};
+}
+
+}  // namespace
+
 Json calibration_json(const Material& m, const Calibration& c,
                       const std::vector<std::optional<double>>& peaks, const std::vector<LeftOut>& left_out,
                       const std::vector<Contradiction>& pairs) {
-  Json runs = Json::array(), networks = Json::array(), sources = Json::array();
-  Json profiles = Json::array(), in_vain = Json::array();
-  for (std::size_t i = 0; i < m.runs.size(); ++i) {
-    Json run = {{"run_id", m.runs[i].id},
-                {"plan", plan_key(m.runs[i].run.plan)},
-                {"measured_s", m.runs[i].step.v},
-                {"before_s", c.before[i]},
-                {"after_s", c.after[i]}};
-    if (peaks[i]) {
-      run["measured_peak_GiB"] = *m.runs[i].peak_memory_GiB;
-      run["predicted_peak_GiB"] = *peaks[i];
-      run["memory_kind"] = m.runs[i].run.memory_kind;
-    }
-    runs.push_back(std::move(run));
-  }
-  for (const ProfileFit& p : m.profiles) {
-    Json constants = Json::array();
-    for (const ConstantFit& k : p.constants)
-      constants.push_back({{"of", kConstantOwnerNames[static_cast<std::size_t>(k.constant.of)]},
-                           {"owner", k.constant.owner},
-                           {"key", k.constant.key},
-                           {"preset", k.constant.prior},
-                           {"value", k.value},
-                           {"sigma", k.sigma}});
-    profiles.push_back({{"file", p.file},
-                        {"machine", p.machine},
-                        {"date", p.date},
-                        {"works", p.works},
-                        {"error_before_percent", p.mape_before},
-                        {"error_after_percent", p.mape_after},
-                        {"constants", constants}});
-  }
-  for (const TriedInVain& t : m.in_vain)
-    in_vain.push_back({{"key", t.what.key},
-                       {"foreseen", t.foreseen()},
-                       {"predicted_peak_GiB", t.what.predicted_peak_GiB},
-                       {"available_memory_GiB", t.what.available_memory_GiB},
-                       {"chance_of_overflow", t.chance}});
-  for (const NetworkFit& n : m.networks) {
-    Json one = {{"sizes", n.samples},
-                {"taken", n.taken},
-                {"fit_error_percent", n.mape_fit},
-                {"error_before_percent", n.mape_before},
-                {"error_after_percent", n.mape_after}};
-    one["bus_GBps"] = n.bus_GBps, one["share_of_stated"] = n.share_of_stated, one["in_switch"] = n.in_switch;
-    if (!n.fabric.empty()) one["fabric"] = n.fabric, one["idle_known"] = n.idle_known;
-    networks.push_back(std::move(one));
-  }
-  for (const LeftOut& s : left_out)
-    sources.push_back({{"source", s.source},
-                       {"rows", s.rows},
-                       {"error_percent", s.mape},
-                       {"error_after_five_rows_percent", s.mape_few},
-                       {"error_after_five_chosen_percent", s.mape_chosen}});
+  Json runs = Json::array(), networks = Json::array();
+  for (std::size_t i = 0; i < m.runs.size(); ++i)
+    runs.push_back(fitted_run_json(m.runs[i], c.before[i], c.after[i], peaks[i]));
+  for (const NetworkFit& n : m.networks) networks.push_back(network_fit_json(n));
   Json out = {{"calibration", nlohmann::json(calibration_file_of(c))},
               {"taken", c.taken},
               {"fit_error_left_out_percent", c.mape_left_out},
               {"runs", runs},
               {"networks", networks}};
-  if (!profiles.empty()) out["profiles"] = profiles;
+  for (const ProfileFit& p : m.profiles) out["profiles"].push_back(profile_fit_json(p));
   for (const auto& [fast, slow] : pairs)
     out["contradictions"].push_back({{"run_ids", {m.runs[fast].id, m.runs[slow].id}},
                                      {"at", {m.runs[fast].at, m.runs[slow].at}},
                                      {"measured_s", {m.runs[fast].step.v, m.runs[slow].step.v}},
                                      {"after_s", c.after[fast]}});
-  if (!in_vain.empty()) out["out_of_memory"] = in_vain;
+  for (const TriedInVain& t : m.in_vain) out["out_of_memory"].push_back(in_vain_json(t));
   if (!m.warnings.empty()) out["warnings"] = m.warnings;
   if (!m.notes.empty()) out["notes"] = m.notes;
-  if (!sources.empty()) out["left_out"] = sources;
+  for (const LeftOut& s : left_out) out["left_out"].push_back(left_out_json(s));
   return out;
 }
 

@@ -59,7 +59,8 @@ nlohmann::ordered_json explained_json(const Question& q, const Explained& e) {
   Json j = nothing_json(q, e.found.report);
   if (e.by != RankBy::undisturbed) {
     j["rank_by"] = kRankByNames[static_cast<std::size_t>(e.by)];
-    j["sampled_layouts"] = e.found.sampled, j["ranking_proved"] = e.found.proved;
+    j["sampled_layouts"] = e.found.sampled;
+    j["ranking_proved"] = e.found.proved;
   }
   j["chosen"] = e.own.rejection ? Json{{"key", plan_key(e.chosen)}} : prediction_json(e.chosen, e.prediction);
   j["against_best"] = why_json(e.chosen, e.own);
@@ -96,9 +97,12 @@ nlohmann::ordered_json explained_json(const Question& q, const Explained& e) {
                         {"regret_share", s.regret},
                         {"slower_share", s.slower},
                         {"exact", s.exact}});
-  j["runners_up"] = runners, j["why_not"] = why, j["alternatives"] = alternatives;
+  j["runners_up"] = runners;
+  j["why_not"] = why;
+  j["alternatives"] = alternatives;
   j["only_usual_layouts"] = e.usual;
-  j["sensitivities"] = machines, j["stopped_early"] = e.stopped;
+  j["sensitivities"] = machines;
+  j["stopped_early"] = e.stopped;
   return j;
 }
 

@@ -53,8 +53,10 @@ std::string goodput_text(const Job& job, const ParallelPlan& plan, Seconds step,
 void add_goodput(nlohmann::ordered_json& j, const Job& job, const ParallelPlan& plan, Seconds step,
                  SaveKind kind) {
   j["checkpoint_GB"] = checkpoint_GB(job);
-  if (const auto save = save_times(job, plan.world()))
-    j["checkpoint_save_s"] = (save->copy + save->write).v, j["checkpoint_pause_s"] = save->pause(kind).v;
+  if (const auto save = save_times(job, plan.world())) {
+    j["checkpoint_save_s"] = (save->copy + save->write).v;
+    j["checkpoint_pause_s"] = save->pause(kind).v;
+  }
   const auto g = goodput(job, plan, step, kind);
   if (!g) {
     j["goodput"] = nullptr;

@@ -46,7 +46,10 @@ std::string layout_words(const ParallelPlan& p) {
   const auto degree = [&](const char* what, int n) {
     if (n > 1) out += fmt::format("{}{} ", what, n);
   };
-  degree("TP", p.tp), degree("PP", p.pp), degree("VP", p.vp), degree("CP", p.cp);
+  degree("TP", p.tp);
+  degree("PP", p.pp);
+  degree("VP", p.vp);
+  degree("CP", p.cp);
   out += fmt::format("DP{}", p.dp);
   if (p.zero_stage > 0) out += fmt::format(" ZeRO-{}", p.zero_stage);
   if (p.zero_stage > 0 && p.shard_degree > 0) out += fmt::format("/{}", p.shard_degree);

@@ -271,7 +271,8 @@ nlohmann::ordered_json traced_json(const TracedJob& job, const TracedAccount& me
                 {"measured_s", is.seconds}};
     if (predicted) {
       const AxisCollectives was = found_in(predicted->collectives, key);
-      one["predicted_count"] = was.count, one["predicted_s"] = was.seconds;
+      one["predicted_count"] = was.count;
+      one["predicted_s"] = was.seconds;
     }
     operations.push_back(std::move(one));
   }

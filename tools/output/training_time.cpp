@@ -26,7 +26,9 @@ TrainingTime training_time(const std::string& tokens, const TrainingSpec& traini
   t.tokens = parse_tokens(tokens, "--tokens");
   const double steps = std::ceil(t.tokens / (static_cast<double>(training.global_batch) * training.seq_len));
   const auto days = [&](Seconds step) { return steps * step.v / 86400; };
-  t.days = days(p.step), t.lower = days(p.step_lower), t.upper = days(p.step_upper);
+  t.days = days(p.step);
+  t.lower = days(p.step_lower);
+  t.upper = days(p.step_upper);
   t.gpu_hours = t.days * 24 * plan.world();
   if (cluster.device.price_usd_per_hour > 0) t.usd = t.gpu_hours * cluster.device.price_usd_per_hour;
   return t;

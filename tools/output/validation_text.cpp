@@ -23,22 +23,72 @@ SourceScore overall(const std::vector<SourceScore>& scores, int least_rows = 0) 
   double timed = 0, peaks = 0;
   for (const SourceScore& s : scores) {
     if (s.rows < least_rows) continue;
-    all.rows += s.rows, all.unpredicted += s.unpredicted, all.covered += s.covered;
-    all.oom_true += s.oom_true, all.oom_false += s.oom_false, all.oom_missed += s.oom_missed;
+    all.rows += s.rows;
+    all.unpredicted += s.unpredicted;
+    all.covered += s.covered;
+    all.oom_true += s.oom_true;
+    all.oom_false += s.oom_false;
+    all.oom_missed += s.oom_missed;
     all.oom_unknown += s.oom_unknown;
-    all.memory_rows += s.memory_rows, all.memory_covered += s.memory_covered, all.groups += s.groups;
+    all.memory_rows += s.memory_rows;
+    all.memory_covered += s.memory_covered;
+    all.groups += s.groups;
     all.kendall_tau += s.groups * s.kendall_tau;
-    all.regret_1 += s.groups * s.regret_1, all.regret_3 += s.groups * s.regret_3;
+    all.regret_1 += s.groups * s.regret_1;
+    all.regret_3 += s.groups * s.regret_3;
     if (s.rows > s.unpredicted) {
       ++timed;
-      all.mape += s.mape, all.median += s.median, all.bias += s.bias, all.p90 += s.p90;
+      all.mape += s.mape;
+      all.median += s.median;
+      all.bias += s.bias;
+      all.p90 += s.p90;
     }
-    if (s.memory_rows > 0) ++peaks, all.memory_mape += s.memory_mape;
+    if (s.memory_rows > 0) {
+      ++peaks;
+      all.memory_mape += s.memory_mape;
+    }
   }
   for (double* x : {&all.mape, &all.median, &all.bias, &all.p90}) *x /= std::max(1.0, timed);
   for (double* x : {&all.kendall_tau, &all.regret_1, &all.regret_3}) *x /= std::max(1, all.groups);
   all.memory_mape /= std::max(1.0, peaks);
   return all;
+}
+
+void add_times(Table& times, const SourceScore& s) {
+  if (s.rows == 0) return;
+  const int timed = s.rows - s.unpredicted;
+  times.add_row({s.source, fmt::format("{}", s.rows), shown_if(timed > 0, s.mape, "{:.1f}"),
+                 shown_if(timed > 0, s.median, "{:.1f}"), shown_if(timed > 0, s.bias, "{:+.1f}"),
+                 shown_if(timed > 0, s.p90, "{:.1f}"),
+                 shown_if(timed > 0, 100.0 * s.covered / std::max(1, timed), "{:.0f}")});
+}
+
+// Ranking and memory; nothing of a source that has neither.
+void add_others(Table& others, const SourceScore& s) {
+  const int oom = s.oom_true + s.oom_missed;
+  if (s.groups + oom + s.oom_false + s.memory_rows == 0) return;
+  others.add_row(
+      {s.source, shown_if(s.groups > 0, s.kendall_tau, "{:.2f}"),
+       shown_if(s.groups > 0, s.regret_1, "{:.1f}"), shown_if(s.groups > 0, s.regret_3, "{:.1f}"),
+       oom > 0 ? fmt::format("{} of {}", s.oom_true, oom) : "", fmt::format("{}", s.oom_false),
+       shown_if(s.memory_rows > 0, s.memory_mape, "{:.1f}"),
+       shown_if(s.memory_rows > 0, 100.0 * s.memory_covered / std::max(1, s.memory_rows), "{:.0f}")});
+}
+
+// `unknown`: runs said to run out of memory that do not state what they recompute.
+std::string legend_of_others(int unknown, bool several) {
+  std::string text =
+      "tau: Kendall's, inside groups of four layouts and more; regret: what the layout predicted "
+      "best loses against the "
+      "best measured, and the best measured of three; OOM found: of the runs that ran out of "
+      "memory; false: said to, "
+      "and did not; memory: error of the peak, and peaks inside their interval";
+  if (unknown > 0)
+    text += fmt::format("; not counted as false: {} that do not state what they recompute, and may have",
+                        unknown);
+  if (several)
+    text += "; all sources: errors are means over sources, tau and regret over groups, counts are sums";
+  return text;
 }
 
 }  // namespace
@@ -60,24 +110,9 @@ void print_scores(Session& session, const std::vector<SourceScore>& scores) {
                 {"false", Align::right},
                 {"memory %", Align::right},
                 {"inside %", Align::right}});
-  const auto add_times = [&](const SourceScore& s) {
-    const int timed = s.rows - s.unpredicted;
-    if (s.rows > 0)
-      times.add_row({s.source, fmt::format("{}", s.rows), shown_if(timed > 0, s.mape, "{:.1f}"),
-                     shown_if(timed > 0, s.median, "{:.1f}"), shown_if(timed > 0, s.bias, "{:+.1f}"),
-                     shown_if(timed > 0, s.p90, "{:.1f}"),
-                     shown_if(timed > 0, 100.0 * s.covered / std::max(1, timed), "{:.0f}")});
-  };
   const auto add = [&](const SourceScore& s) {
-    add_times(s);
-    const int oom = s.oom_true + s.oom_missed;
-    if (s.groups + oom + s.oom_false + s.memory_rows > 0)
-      others.add_row(
-          {s.source, shown_if(s.groups > 0, s.kendall_tau, "{:.2f}"),
-           shown_if(s.groups > 0, s.regret_1, "{:.1f}"), shown_if(s.groups > 0, s.regret_3, "{:.1f}"),
-           oom > 0 ? fmt::format("{} of {}", s.oom_true, oom) : "", fmt::format("{}", s.oom_false),
-           shown_if(s.memory_rows > 0, s.memory_mape, "{:.1f}"),
-           shown_if(s.memory_rows > 0, 100.0 * s.memory_covered / std::max(1, s.memory_rows), "{:.0f}")});
+    add_times(times, s);
+    add_others(others, s);
   };
   for (const auto& s : scores) add(s);
   if (scores.size() > 1) {
@@ -88,25 +123,13 @@ void print_scores(Session& session, const std::vector<SourceScore>& scores) {
     constexpr int kMany = 20;
     const auto many = [](const SourceScore& s) { return s.rows >= kMany; };
     if (std::ranges::any_of(scores, many) && !std::ranges::all_of(scores, many))
-      add_times(overall(scores, kMany));
+      add_times(times, overall(scores, kMany));
   }
   for (const Table* table : {&times, &others})
     if (!table->empty()) session.terminal.out << '\n' << table->render(session.terminal, session.common.wide);
-  const int unknown = overall(scores).oom_unknown;
   if (!others.empty())
     print_wrapped(session.terminal.out, session.terminal,
-                  "tau: Kendall's, inside groups of four layouts and more; regret: what the layout predicted "
-                  "best loses against the "
-                  "best measured, and the best measured of three; OOM found: of the runs that ran out of "
-                  "memory; false: said to, "
-                  "and did not; memory: error of the peak, and peaks inside their interval" +
-                      (unknown > 0 ? fmt::format("; not counted as false: {} that do not state what they "
-                                                 "recompute, and may have",
-                                                 unknown)
-                                   : "") +
-                      std::string(scores.size() > 1 ? "; all sources: errors are means over sources, tau and "
-                                                      "regret over groups, counts are sums"
-                                                    : ""));
+                  legend_of_others(overall(scores).oom_unknown, scores.size() > 1));
 }
 
 std::string inconsistent_text(std::span<const RunRow> rows, std::span<const InconsistentTime> times) {

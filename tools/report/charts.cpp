@@ -57,7 +57,10 @@ Chart bars_chart(const std::string& about, const std::string& unit, const std::v
   Chart rows = Chart::array();
   for (const ChartBar& bar : bars) {
     Chart row = {{"name", bar.name}, {"value", bar.value}, {"label", bar.label}, {"tone", bar.tone}};
-    if (bar.other) row["other"] = *bar.other, row["other_label"] = bar.other_label;
+    if (bar.other) {
+      row["other"] = *bar.other;
+      row["other_label"] = bar.other_label;
+    }
     rows.push_back(row);
   }
   return {{"kind", "bars"}, {"about", about}, {"unit", unit}, {"legend", legend}, {"rows", rows}};

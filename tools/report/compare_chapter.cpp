@@ -33,7 +33,10 @@ ReportSection parts_section(const AnswerView& run) {
     if (std::max(p, m) < 1e-3 * measured) continue;
     bars.push_back({part_text(key), p, seconds_text(p), "blue", m, seconds_text(m)});
     table.rows.push_back({part_text(key), seconds_text(p), seconds_text(m), ratio_of(p, m)});
-    if (std::abs(m - p) > largest) largest = std::abs(m - p), cause = part_text(key);
+    if (std::abs(m - p) > largest) {
+      largest = std::abs(m - p);
+      cause = part_text(key);
+    }
   }
   std::ranges::stable_sort(bars, std::greater{},
                            [](const ChartBar& b) { return std::max(b.value, *b.other); });

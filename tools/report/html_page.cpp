@@ -169,7 +169,10 @@ std::string html_page(const Report& report) {
     const std::string_view mark = rest.substr(open + 2, close - open - 2);
     bool known = false;
     for (const auto& [name, text] : parts)
-      if (name == mark) out += text, known = true;
+      if (name == mark) {
+        out += text;
+        known = true;
+      }
     SEXTANT_CHECK(known, "a mark of the page is known");
     rest = rest.substr(close + 2);
   }

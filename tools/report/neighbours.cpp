@@ -27,32 +27,53 @@ void settle_tp(ParallelPlan& p, const ParallelPlan& before) {
   p.overlap_tp = p.tp > 1 && before.overlap_tp;
 }
 
+using Degree = int ParallelPlan::*;
+
+void leave_virtual_stages(ParallelPlan& p) {
+  p.vp = 1;
+  p.schedule = PipelineSchedule::one_f_one_b;
+}
+
+// Twice of a degree, or half: data parallelism takes up what is left of the GPUs. False where that does not divide.
+bool twice(Degree field, ParallelPlan& p) {
+  if (p.dp % 2 != 0) return false;
+  const ParallelPlan before = p;
+  p.*field *= 2;
+  p.dp /= 2;
+  p.chunks.clear();
+  settle_tp(p, before);
+  return true;
+}
+bool half(Degree field, ParallelPlan& p) {
+  if (p.*field % 2 != 0) return false;
+  const ParallelPlan before = p;
+  p.*field /= 2;
+  p.dp *= 2;
+  p.chunks.clear();
+  settle_tp(p, before);
+  if (p.pp == 1) leave_virtual_stages(p);
+  return true;
+}
+
 std::vector<Neighbour> neighbours_of(const ParallelPlan& plan) {
   std::vector<Neighbour> out;
   const auto add = [&](std::string change, const std::function<bool(ParallelPlan&)>& apply) {
     ParallelPlan p = plan;
     if (apply(p) && !(p == plan)) out.push_back({std::move(change), std::move(p)});
   };
-  // Twice or half of a degree; data parallelism takes up what is left of the GPUs.
-  const auto degree = [&](const char* what, int ParallelPlan::*field) {
-    add(fmt::format("{} {} instead of {}", what, 2 * plan.*field, plan.*field), [&](ParallelPlan& p) {
-      if (p.dp % 2 != 0) return false;
-      p.*field *= 2, p.dp /= 2, p.chunks.clear(), settle_tp(p, plan);
-      return true;
-    });
-    add(fmt::format("{} {} instead of {}", what, plan.*field / 2, plan.*field), [&](ParallelPlan& p) {
-      if (p.*field % 2 != 0) return false;
-      p.*field /= 2, p.dp *= 2, p.chunks.clear(), settle_tp(p, plan);
-      if (p.pp == 1) p.vp = 1, p.schedule = PipelineSchedule::one_f_one_b;
-      return true;
-    });
+  const auto degree = [&](const char* what, Degree field) {
+    add(fmt::format("{} {} instead of {}", what, 2 * plan.*field, plan.*field),
+        [field](ParallelPlan& p) { return twice(field, p); });
+    add(fmt::format("{} {} instead of {}", what, plan.*field / 2, plan.*field),
+        [field](ParallelPlan& p) { return half(field, p); });
   };
   degree("TP", &ParallelPlan::tp);
   degree("PP", &ParallelPlan::pp);
   degree("CP", &ParallelPlan::cp);
   if (plan.vp > 1)
     add("no virtual stages", [](ParallelPlan& p) {
-      p.vp = 1, p.schedule = PipelineSchedule::one_f_one_b, p.chunks.clear();
+      leave_virtual_stages(p);
+      p.chunks.clear();
       return true;
     });
   for (const int stage : {plan.zero_stage - 1, plan.zero_stage + 1})

@@ -113,14 +113,18 @@ std::string subtitle_of(const Question& q) {
 
 ReportChapter plan_chapter(const std::string& file, const ReportContext& context) {
   QuestionOptions asked;
-  asked.plan = file, asked.calibration = context.calibration, asked.profile = context.profile;
+  asked.plan = file;
+  asked.calibration = context.calibration;
+  asked.profile = context.profile;
   const Planning planning(read_question(asked, context.presets), context.presets);
   const Question& q = planning.question();
   const Job job = planning.predicted_job();
   const PlanFile& plan = *q.file;
   const PlannedStep anew = planned_step(job, plan.plan);
   ReportChapter out;
-  out.title = title_of(q), out.subtitle = subtitle_of(q), out.key = plan_key(plan.plan);
+  out.title = title_of(q);
+  out.subtitle = subtitle_of(q);
+  out.key = plan_key(plan.plan);
   out.question =
       question_id(q.model.name, q.cluster.gpus(), q.stack.name, q.training.seq_len, q.training.global_batch);
   out.source = fmt::format("{}: {}, {}", file, plan.provenance.sextant, plan.provenance.created);

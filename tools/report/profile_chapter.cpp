@@ -115,8 +115,10 @@ ReportChapter profile_chapter(const WorkProfile& profile) {
     if (!section.tables.empty() || !section.chart.is_null()) out.sections.push_back(std::move(section));
   };
   if (profile.facts) {
-    if (!profile.facts->measurements.empty())
-      add(rates_section(*profile.facts)), add(exchanges_section(*profile.facts));
+    if (!profile.facts->measurements.empty()) {
+      add(rates_section(*profile.facts));
+      add(exchanges_section(*profile.facts));
+    }
     add(works_section(profile));
     add(conditions_section(*profile.facts));
   } else {

@@ -214,7 +214,8 @@ ReportChapter run_folder_chapter(const std::string& folder, const ReportContext&
 
 ReportChapter run_chapter(const AnswerView& answer) {
   ReportChapter out;
-  out.title = "Run of " + answer.text("plan"), out.subtitle = "sextant run";
+  out.title = "Run of " + answer.text("plan");
+  out.subtitle = "sextant run";
   Steps steps;
   for (const AnswerView& step : answer.items("steps")) add_step(step, steps);
   for (const AnswerView& evaluation : answer.items("evaluations")) add_step(evaluation, steps);

@@ -80,7 +80,8 @@ ReportSection scale_section(const AnswerView& answer) {
                     {{"GPUs"}, {"layout", false}, {"step"}, {"tokens/s"}, {"efficiency"}, {"GiB"}}};
   ChartLine reached{"predicted", {}, "blue"},
       ideal{"if every GPU did as much as at the smallest size", {}, "grey"};
-  ideal.marks = false, ideal.dashed = true;
+  ideal.marks = false;
+  ideal.dashed = true;
   for (const AnswerView& size : answer.items("scale")) {
     const double gpus = size.number("gpus");
     if (!size.has("best")) {

@@ -22,7 +22,8 @@ ReportChapter simulate_chapter(const AnswerView& answer) {
                       .lead = "A report has no charts of --events yet: its decisions stand in the answer."}}};
   const AnswerView p = answer.at("prediction");
   ReportChapter out;
-  out.title = p.text("key"), out.key = out.title;
+  out.title = p.text("key");
+  out.key = out.title;
   out.subtitle = fmt::format("simulated: {} operations", answer.count("operations"));
   ReportSection head{.title = kLayoutTitle, .lead = "What this layout is predicted to do."};
   head.tiles = prediction_tiles(p);

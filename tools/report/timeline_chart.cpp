@@ -151,7 +151,8 @@ Chart blocks_json(const RowBlocks& row, double step) {
     const std::int64_t start = ticks(b.start), end = std::max(start + 1, ticks(b.end));
     for (const std::int64_t number : {start - at, end - start, static_cast<std::int64_t>(b.kind)})
       out.push_back(number);
-    out.push_back(b.micro_batch), out.push_back(b.chunk);
+    out.push_back(b.micro_batch);
+    out.push_back(b.chunk);
     at = end;
   }
   return out;

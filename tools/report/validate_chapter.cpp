@@ -25,7 +25,8 @@ ReportSection sources_section(const AnswerView& answer) {
   double sum = 0, runs = 0;
   for (const AnswerView& s : answer.items("sources")) {
     const double error = s.number("mean_absolute_error_percent"), rows = s.number("rows");
-    sum += error, runs += rows;
+    sum += error;
+    runs += rows;
     bars.push_back(
         {words(s.text("source")), error, fmt::format("{} · {:.0f} runs", percent_of(error), rows), "blue"});
     const bool memory = s.number_or("memory_rows", 0) > 0;
@@ -60,11 +61,13 @@ ReportSection runs_section(const AnswerView& answer, const char* measured_key, c
     const double m = run.number(measured_key), p = run.number(predicted_key);
     if (!(m > 0 && p > 0)) continue;
     ChartLine& line = of[words(run.text_or("source", "run"))];
-    line.line = false, line.points.push_back({m, p, run.text_or("run_id", ""), {}});
+    line.line = false;
+    line.points.push_back({m, p, run.text_or("run_id", ""), {}});
     farthest.push_back(
         {std::max(p / m, m / p),
          {run.text_or("run_id", ""), seconds_text(m), seconds_text(p), signed_share_text(p / m - 1)}});
-    ++n, near += p < 1.1 * m && m < 1.1 * p ? 1 : 0;
+    ++n;
+    near += p < 1.1 * m && m < 1.1 * p ? 1 : 0;
   }
   if (n == 0) return out;
   ChartLines chart{{.title = "measured step, s", .logarithmic = true},
@@ -165,7 +168,8 @@ ReportChapter calibrate_chapter(const AnswerView& answer) {
     const double m = run.number("measured_s"), b = run.number("before_s"), a = run.number("after_s");
     table.rows.push_back(
         {run.text("run_id"), run.text_or("plan", ""), seconds_text(m), seconds_text(b), seconds_text(a)});
-    before += std::abs(b / m - 1), after += std::abs(a / m - 1);
+    before += std::abs(b / m - 1);
+    after += std::abs(a / m - 1);
     bars.push_back({run.text("run_id"), 100 * (b / m - 1), signed_share_text(b / m - 1), "orange",
                     100 * (a / m - 1), signed_share_text(a / m - 1)});
   }

@@ -1,7 +1,6 @@
 #include "tools/terminal/table.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 #include <fmt/format.h>
 
@@ -28,6 +27,41 @@ std::string padded(const std::string& text, int width, Align align) {
   const std::string space(static_cast<std::size_t>(std::max(0, width - display_width(text))), ' ');
   return align == Align::left ? text + space : space + text;
 }
+
+// Which columns a terminal shows, and how wide.
+struct ShownColumns {
+  std::vector<int> width;  // by column of the table
+  std::vector<std::size_t> shown, dropped;
+  int total() const {
+    int sum = -kGap;
+    for (const std::size_t c : shown) sum += width[c] + kGap;
+    return sum;
+  }
+};
+
+// Leaves out what may be left out, and then cuts the widest texts, until the table fits.
+void fit_into(int terminal_columns, const std::vector<Column>& columns, ShownColumns& s) {
+  while (s.total() > terminal_columns) {
+    const auto next = std::max_element(s.shown.begin(), s.shown.end(), [&](std::size_t a, std::size_t b) {
+      return columns[a].drop < columns[b].drop;
+    });
+    if (columns[*next].drop == 0) break;
+    s.dropped.push_back(*next);
+    s.shown.erase(next);
+  }
+  for (int excess = s.total() - terminal_columns; excess > 0;) {
+    const auto widest = std::max_element(s.shown.begin(), s.shown.end(), [&](std::size_t a, std::size_t b) {
+      return std::pair(columns[a].align == Align::left, s.width[a]) <
+             std::pair(columns[b].align == Align::left, s.width[b]);
+    });
+    if (columns[*widest].align != Align::left || s.width[*widest] <= kShortest) break;
+    const int cut = std::min(excess, s.width[*widest] - kShortest);
+    s.width[*widest] -= cut;
+    excess -= cut;
+  }
+  std::sort(s.dropped.begin(), s.dropped.end());
+}
+
 }  // namespace
 
 void Table::add_row(std::vector<std::string> cells) {
@@ -36,38 +70,15 @@ void Table::add_row(std::vector<std::string> cells) {
 }
 
 std::string Table::render(const Terminal& terminal, bool wide) const {
-  std::vector<int> width(columns_.size());
+  ShownColumns fitted;
   for (std::size_t c = 0; c < columns_.size(); ++c) {
-    width[c] = display_width(columns_[c].header);
-    for (const auto& row : rows_) width[c] = std::max(width[c], display_width(row[c]));
+    fitted.shown.push_back(c);
+    fitted.width.push_back(display_width(columns_[c].header));
+    for (const auto& row : rows_) fitted.width[c] = std::max(fitted.width[c], display_width(row[c]));
   }
-  std::vector<std::size_t> shown(columns_.size());
-  std::iota(shown.begin(), shown.end(), std::size_t{0});
-  const auto total = [&] {
-    int sum = -kGap;
-    for (const std::size_t c : shown) sum += width[c] + kGap;
-    return sum;
-  };
-  std::vector<std::size_t> dropped;
-  while (!wide && total() > terminal.columns) {
-    const auto next = std::max_element(shown.begin(), shown.end(), [&](std::size_t a, std::size_t b) {
-      return columns_[a].drop < columns_[b].drop;
-    });
-    if (columns_[*next].drop == 0) break;
-    dropped.push_back(*next);
-    shown.erase(next);
-  }
-  for (int excess = total() - terminal.columns; !wide && excess > 0;) {
-    const auto widest = std::max_element(shown.begin(), shown.end(), [&](std::size_t a, std::size_t b) {
-      return std::pair(columns_[a].align == Align::left, width[a]) <
-             std::pair(columns_[b].align == Align::left, width[b]);
-    });
-    if (columns_[*widest].align != Align::left || width[*widest] <= kShortest) break;
-    const int cut = std::min(excess, width[*widest] - kShortest);
-    width[*widest] -= cut;
-    excess -= cut;
-  }
-
+  if (!wide) fit_into(terminal.columns, columns_, fitted);
+  const std::vector<int>& width = fitted.width;
+  const std::vector<std::size_t>& shown = fitted.shown;
   const auto line = [&](const auto& cell_of) {
     std::string text;
     for (std::size_t i = 0; i < shown.size(); ++i) {
@@ -90,10 +101,9 @@ std::string Table::render(const Terminal& terminal, bool wide) const {
     const bool bold = std::find(bold_rows_.begin(), bold_rows_.end(), r) != bold_rows_.end();
     out += (bold ? paint(terminal.color, Style::bold, text) : text) + '\n';
   }
-  if (!dropped.empty()) {
-    std::sort(dropped.begin(), dropped.end());
+  if (!fitted.dropped.empty()) {
     std::vector<std::string> names;
-    for (const std::size_t c : dropped) names.push_back(columns_[c].header);
+    for (const std::size_t c : fitted.dropped) names.push_back(columns_[c].header);
     const std::string note = fmt::format("(not shown: {}; --wide shows all)", fmt::join(names, ", "));
     for (const auto& text : wrap(note, terminal.columns))
       out += paint(terminal.color, Style::dim, text) + '\n';

@@ -100,15 +100,23 @@ std::vector<std::string> wrap(std::string_view text, int width) {
     text.remove_prefix(std::min(stop + 1, text.size()));
     std::string& line = lines.back();
     const int more = display_width(word);
-    if (line.empty())
-      line = word, used = more;
-    else if (word.empty())
-      line += ' ', ++used;
-    else if (used + 1 + more <= width)
-      (line += ' ') += word, used += 1 + more;
-    else
-      lines.emplace_back(word), used = more;
-    if (line_break) lines.emplace_back(), used = 0;
+    if (line.empty()) {
+      line = word;
+      used = more;
+    } else if (word.empty()) {
+      line += ' ';
+      ++used;
+    } else if (used + 1 + more <= width) {
+      (line += ' ') += word;
+      used += 1 + more;
+    } else {
+      lines.emplace_back(word);
+      used = more;
+    }
+    if (line_break) {
+      lines.emplace_back();
+      used = 0;
+    }
   }
   for (auto& line : lines) line.erase(line.find_last_not_of(' ') + 1);
   return lines;

@@ -142,8 +142,10 @@ class KinetoReader final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool start_array(std::size_t) override {
     open();
-    if (!in_events_ && ((depth_ == 2 && keys_[1] == "traceEvents") || depth_ == 1))
-      in_events_ = has_events_ = true, events_depth_ = depth_;
+    if (!in_events_ && ((depth_ == 2 && keys_[1] == "traceEvents") || depth_ == 1)) {
+      in_events_ = has_events_ = true;
+      events_depth_ = depth_;
+    }
     return true;
   }
   bool end_array() override {
@@ -260,7 +262,8 @@ TraceBuilder& KinetoReader::of_device(std::int64_t device) {
   const auto found = traces_.find(device);
   if (found != traces_.end()) return found->second;
   RankTrace begun;
-  begun.file = file_, begun.program = "PyTorch profiler";
+  begun.file = file_;
+  begun.program = "PyTorch profiler";
   return traces_.emplace(device, TraceBuilder(rules_, std::move(begun))).first->second;
 }
 
@@ -283,7 +286,8 @@ void KinetoReader::take_event() {
 void KinetoReader::take_activity(KernelClass by_category, bool is_kernel) {
   TraceBuilder& trace = of_device(event_.device >= 0 ? event_.device : event_.process);
   DeviceActivity a;
-  a.begin_ns = event_.begin_ns, a.end_ns = event_.end_ns();
+  a.begin_ns = event_.begin_ns;
+  a.end_ns = event_.end_ns();
   a.stream = static_cast<std::uint64_t>(std::max<std::int64_t>(event_.stream, 0));
   a.name = trace.name(event_.name);
   a.kind = trace.class_of(a.name);

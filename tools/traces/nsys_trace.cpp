@@ -61,7 +61,8 @@ class NsysReader {
     const auto found = traces_.find(key);
     if (found != traces_.end()) return found->second;
     RankTrace begun;
-    begun.file = path_, begun.program = "Nsight Systems";
+    begun.file = path_;
+    begun.program = "Nsight Systems";
     return traces_.emplace(key, TraceBuilder(rules_, std::move(begun))).first->second;
   }
   const std::string& text(std::int64_t id) const {
@@ -100,7 +101,8 @@ void NsysReader::read_kernels() {
     ++done;
     TraceBuilder& trace = of({r.whole(2), r.whole(3)});
     DeviceActivity a;
-    a.begin_ns = r.whole(0), a.end_ns = r.whole(1);
+    a.begin_ns = r.whole(0);
+    a.end_ns = r.whole(1);
     a.stream = static_cast<std::uint64_t>(r.whole(4));
     a.name = trace.name(text(r.whole(6)));
     a.kind = trace.class_of(a.name);
@@ -120,7 +122,8 @@ void NsysReader::read_memory(const std::string& table) {
     const std::int64_t kind = r.whole(6);
     TraceBuilder& trace = of({r.whole(2), r.whole(3)});
     DeviceActivity a;
-    a.begin_ns = r.whole(0), a.end_ns = r.whole(1);
+    a.begin_ns = r.whole(0);
+    a.end_ns = r.whole(1);
     a.stream = static_cast<std::uint64_t>(r.whole(4));
     a.kind = kind == 1 || kind == 2 ? KernelClass::host_copy : KernelClass::device_copy;
     a.name = trace.name(!copies     ? "Memset"

@@ -37,7 +37,8 @@ StepAccount account_of(const RankTrace& trace, const StepTime& step, const Group
     at(out.parts, exposed_part(axis)) += c.exposed_s;
     at(out.parts, axis == GroupAxis::pp ? StepPart::bubble : StepPart::stragglers) += c.exposed_wait_s;
     AxisCollectives& sum = out.collectives[{axis, c.collective}];
-    sum.count += static_cast<double>(c.count), sum.seconds += c.total_s;
+    sum.count += static_cast<double>(c.count);
+    sum.seconds += c.total_s;
   }
   return out;
 }
@@ -48,7 +49,8 @@ void add_share(StepAccount& sum, const StepAccount& one, double share) {
   for (std::size_t p = 0; p < sum.parts.size(); ++p) sum.parts[p] += share * one.parts[p];
   for (const auto& [key, c] : one.collectives) {
     AxisCollectives& to = sum.collectives[key];
-    to.count += share * c.count, to.seconds += share * c.seconds;
+    to.count += share * c.count;
+    to.seconds += share * c.seconds;
   }
 }
 
@@ -109,7 +111,8 @@ StepAccount account_of_stage(const ExecutionGraph& g, const Timeline& t, const T
     }
     if (const auto kind = collective_of_work(g.works[op.work])) {
       AxisCollectives& sum = out.collectives[{axis_of_op(op), *kind}];
-      ++sum.count, sum.seconds += seconds;
+      ++sum.count;
+      sum.seconds += seconds;
     }
   }
   // Measured spans overlap by clock error; these are held to what the compute lane had.

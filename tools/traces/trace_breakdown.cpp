@@ -63,7 +63,8 @@ class Sweep {
     return found->second;
   }
   void add_span(std::size_t lane, std::int64_t begin, std::int64_t end, std::int64_t launch) {
-    begin = std::max(begin, window_.begin_ns), end = std::min(end, window_.end_ns);
+    begin = std::max(begin, window_.begin_ns);
+    end = std::min(end, window_.end_ns);
     if (end <= begin) return;
     edges_.push_back({begin, lane, 1, launch});
     edges_.push_back({end, lane, -1, -1});

@@ -27,7 +27,10 @@ std::vector<StepMark> in_order(std::vector<StepMark> marks) {
 
 std::uint32_t TraceBuilder::name(const std::string& name) {
   const auto [found, is_new] = ids_.try_emplace(name, static_cast<std::uint32_t>(trace_.names.size()));
-  if (is_new) trace_.names.push_back(name), classes_.push_back(rules_.class_of(name));
+  if (is_new) {
+    trace_.names.push_back(name);
+    classes_.push_back(rules_.class_of(name));
+  }
   return found->second;
 }
 
@@ -55,14 +58,16 @@ void TraceBuilder::launched(std::int64_t correlation, std::int64_t at_ns) {
 }
 
 void TraceBuilder::add(const DeviceActivity& activity, std::int64_t correlation) {
-  check(activity.begin_ns), check(activity.end_ns);
+  check(activity.begin_ns);
+  check(activity.end_ns);
   if (activity.end_ns < activity.begin_ns) return;
   trace_.activities.push_back(activity);
   correlations_.push_back(correlation);
 }
 
 void TraceBuilder::range(const std::string& name, std::int64_t begin_ns, std::int64_t end_ns) {
-  check(begin_ns), check(end_ns);
+  check(begin_ns);
+  check(end_ns);
   const KernelNames::StepWord step = rules_.step_of(name);
   if (step.word >= 0) marks_[step.word].push_back({step.number, begin_ns, end_ns});
 }

@@ -47,7 +47,10 @@ void give_ranks(TracedJob& job) {
   for (std::size_t i = 0; i < job.ranks.size(); ++i) {
     RankTrace& trace = job.ranks[i].trace;
     if (trace.rank < 0) trace.rank = rank_of_name(trace.file);
-    if (trace.rank < 0) trace.rank = static_cast<int>(i), ++by_order;
+    if (trace.rank < 0) {
+      trace.rank = static_cast<int>(i);
+      ++by_order;
+    }
   }
   if (by_order > 0)
     job.remarks.push_back(fmt::format(
@@ -102,7 +105,8 @@ void remark_on_ranks(TracedJob& job) {
     if (w.number != job.ranks.front().steps.front().number) continue;
     low = any ? std::min(low, w.begin_ns) : w.begin_ns;
     high = any ? std::max(high, w.begin_ns) : w.begin_ns;
-    longest = std::max(longest, w.seconds()), any = true;
+    longest = std::max(longest, w.seconds());
+    any = true;
   }
   if (const double apart = 1e-9 * static_cast<double>(high - low); apart > longest)
     job.remarks.push_back(fmt::format(
@@ -141,7 +145,8 @@ std::vector<fs::path> trace_files_in(const fs::path& folder) {
     if (!entry.is_directory(error)) continue;
     std::vector<fs::path> inside = traces_directly_in(entry.path());
     if (inside.empty()) continue;
-    folders.push_back(entry.path()), found = std::move(inside);
+    folders.push_back(entry.path());
+    found = std::move(inside);
   }
   if (folders.size() < 2) return found;
   std::ranges::sort(folders);

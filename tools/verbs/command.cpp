@@ -36,63 +36,89 @@ std::vector<std::string> flags_of(const CLI::App& app) {
   return flags;
 }
 
-// What frameworks have an option for and a verb has another way to say; empty: nothing that is known.
+// What frameworks have an option for, and a verb has another way to say: without '-' and '_', and the option it needs.
+struct Otherwise {
+  std::string_view flag, option, how;
+};
+constexpr std::string_view kClusterOption = "--cluster, such as 8x8xh100: nodes x GPUs x device";
+constexpr std::array kSaidOtherwise = {
+    Otherwise{"gbs", "--global-batch", "--global-batch"},
+    Otherwise{"batchsize", "--global-batch",
+              "--global-batch, in sequences; a micro-batch is mbs1 of the plan key"},
+    Otherwise{"seqlength", "--seq-len", "--seq-len"},
+    Otherwise{"device", "--cluster", kClusterOption},
+    Otherwise{"gpu", "--cluster", kClusterOption},
+    Otherwise{"gpus", "--cluster", kClusterOption},
+    Otherwise{"ngpus", "--cluster", kClusterOption},
+    Otherwise{"nodes", "--cluster", kClusterOption},
+    Otherwise{"nnodes", "--cluster", kClusterOption},
+    Otherwise{"numnodes", "--cluster", kClusterOption},
+    Otherwise{"seqlen", "--seq-len", "--seq-len"},
+    Otherwise{"sequencelength", "--seq-len", "--seq-len"},
+    Otherwise{"contextlength", "--seq-len", "--seq-len"},
+    Otherwise{"maxseqlen", "--seq-len", "--seq-len"},
+    Otherwise{"maxlength", "--seq-len", "--seq-len"},
+    Otherwise{"context", "--seq-len", "--seq-len"},
+    Otherwise{"globalbatchsize", "--global-batch", "--global-batch, in sequences"},
+    Otherwise{"trainbatchsize", "--global-batch", "--global-batch, in sequences"},
+    Otherwise{"hardware", "--cluster", kClusterOption},
+    Otherwise{"machine", "--cluster", kClusterOption},
+    Otherwise{"accelerator", "--cluster", kClusterOption},
+    Otherwise{"gpuspernode", "--cluster", kClusterOption},
+    Otherwise{"nprocpernode", "--cluster", kClusterOption},
+    Otherwise{"worldsize", "--cluster", kClusterOption},
+    Otherwise{"fabric", "--cluster", "--cluster 8x8xh100@FABRIC (sextant presets fabrics)"},
+    Otherwise{"network", "--cluster", "--cluster 8x8xh100@FABRIC (sextant presets fabrics)"},
+    Otherwise{"interconnect", "--cluster", "--cluster 8x8xh100@FABRIC (sextant presets fabrics)"},
+    Otherwise{"params", "--model", "--model"},
+    Otherwise{"modelsize", "--model", "--model"},
+    Otherwise{"fp16", "--precision", "--precision"},
+    Otherwise{"fp8", "--precision", "--precision"},
+    Otherwise{"mixedprecision", "--precision", "--precision"},
+    Otherwise{"config", "--from", "--from, for the file of another framework"},
+    Otherwise{"pricepergpuhour", "--set", "--set device.price_usd_per_hour=2.5"},
+    Otherwise{"framework", "--to", "--to, the framework that it is written for"},
+    Otherwise{"framework", "--stack", "--stack"},
+    Otherwise{"target", "--to", "--to, the framework that it is written for"},
+    Otherwise{"format", "--to", "--to, the framework that it is written for"},
+    Otherwise{"stack", "--to", "--to, the framework that it is written for"},
+    Otherwise{"bf16", "--precision", "--precision"},
+    Otherwise{"dtype", "--precision", "--precision"}};
+
+// What they have an option for, and here is a field of the layout.
+constexpr std::array<std::string_view, 22> kLayoutFlags = {"tp",
+                                                           "pp",
+                                                           "cp",
+                                                           "dp",
+                                                           "vp",
+                                                           "vpp",
+                                                           "sp",
+                                                           "zero",
+                                                           "zerostage",
+                                                           "mbs",
+                                                           "microbatch",
+                                                           "microbatchsize",
+                                                           "tensorparallel",
+                                                           "tensormodelparallelsize",
+                                                           "pipelinemodelparallelsize",
+                                                           "contextparallelsize",
+                                                           "tensorparallelsize",
+                                                           "pipelineparallelsize",
+                                                           "dataparallelsize",
+                                                           "fsdp",
+                                                           "recompute",
+                                                           "sequenceparallel"};
+
+// Empty: nothing that is known.
 std::string said_otherwise(const std::string& flag, const CLI::App& app) {
   std::string plain;
   for (const char c : flag)
     if (c != '-' && c != '_') plain += c;
-  struct Other {
-    std::string_view flag, option, how;
-  };
-  static constexpr std::string_view kCluster = "--cluster, such as 8x8xh100: nodes x GPUs x device";
-  static constexpr std::array kOthers = {
-      Other{"gbs", "--global-batch", "--global-batch"},
-      Other{"batchsize", "--global-batch",
-            "--global-batch, in sequences; a micro-batch is mbs1 of the plan key"},
-      Other{"seqlength", "--seq-len", "--seq-len"},
-      Other{"device", "--cluster", kCluster},
-      Other{"gpu", "--cluster", kCluster},
-      Other{"gpus", "--cluster", kCluster},
-      Other{"ngpus", "--cluster", kCluster},
-      Other{"nodes", "--cluster", kCluster},
-      Other{"nnodes", "--cluster", kCluster},
-      Other{"numnodes", "--cluster", kCluster},
-      Other{"seqlen", "--seq-len", "--seq-len"},
-      Other{"sequencelength", "--seq-len", "--seq-len"},
-      Other{"contextlength", "--seq-len", "--seq-len"},
-      Other{"maxseqlen", "--seq-len", "--seq-len"},
-      Other{"maxlength", "--seq-len", "--seq-len"},
-      Other{"context", "--seq-len", "--seq-len"},
-      Other{"globalbatchsize", "--global-batch", "--global-batch, in sequences"},
-      Other{"trainbatchsize", "--global-batch", "--global-batch, in sequences"},
-      Other{"hardware", "--cluster", kCluster},
-      Other{"machine", "--cluster", kCluster},
-      Other{"accelerator", "--cluster", kCluster},
-      Other{"gpuspernode", "--cluster", kCluster},
-      Other{"nprocpernode", "--cluster", kCluster},
-      Other{"worldsize", "--cluster", kCluster},
-      Other{"fabric", "--cluster", "--cluster 8x8xh100@FABRIC (sextant presets fabrics)"},
-      Other{"network", "--cluster", "--cluster 8x8xh100@FABRIC (sextant presets fabrics)"},
-      Other{"interconnect", "--cluster", "--cluster 8x8xh100@FABRIC (sextant presets fabrics)"},
-      Other{"params", "--model", "--model"},
-      Other{"modelsize", "--model", "--model"},
-      Other{"fp16", "--precision", "--precision"},
-      Other{"fp8", "--precision", "--precision"},
-      Other{"mixedprecision", "--precision", "--precision"},
-      Other{"config", "--from", "--from, for the file of another framework"},
-      Other{"pricepergpuhour", "--set", "--set device.price_usd_per_hour=2.5"},
-      Other{"framework", "--to", "--to, the framework that it is written for"},
-      Other{"framework", "--stack", "--stack"},
-      Other{"target", "--to", "--to, the framework that it is written for"},
-      Other{"format", "--to", "--to, the framework that it is written for"},
-      Other{"stack", "--to", "--to, the framework that it is written for"},
-      Other{"bf16", "--precision", "--precision"},
-      Other{"dtype", "--precision", "--precision"}};
   const auto has = [&](std::string_view option) {
     return app.get_option_no_throw(std::string(option)) != nullptr;
   };
   std::vector<std::string> known;
-  for (const Other& other : kOthers)
+  for (const Otherwise& other : kSaidOtherwise)
     if (has(other.option)) known.emplace_back(other.flag);
   // A slip in a long word of theirs; in a short one it makes another word.
   constexpr std::size_t kLongEnough = 8;
@@ -100,31 +126,9 @@ std::string said_otherwise(const std::string& flag, const CLI::App& app) {
                             : plain.size() >= kLongEnough && closest(flag, flags_of(app)).empty()
                                 ? closest(plain, known)
                                 : "";
-  for (const Other& other : kOthers)
+  for (const Otherwise& other : kSaidOtherwise)
     if (meant == other.flag && has(other.option)) return fmt::format("did you mean {}?", other.how);
-  static constexpr std::array<std::string_view, 22> kLayout = {"tp",
-                                                               "pp",
-                                                               "cp",
-                                                               "dp",
-                                                               "vp",
-                                                               "vpp",
-                                                               "sp",
-                                                               "zero",
-                                                               "zerostage",
-                                                               "mbs",
-                                                               "microbatch",
-                                                               "microbatchsize",
-                                                               "tensorparallel",
-                                                               "tensormodelparallelsize",
-                                                               "pipelinemodelparallelsize",
-                                                               "contextparallelsize",
-                                                               "tensorparallelsize",
-                                                               "pipelineparallelsize",
-                                                               "dataparallelsize",
-                                                               "fsdp",
-                                                               "recompute",
-                                                               "sequenceparallel"};
-  if (std::ranges::find(kLayout, plain) == kLayout.end()) return "";
+  if (std::ranges::find(kLayoutFlags, plain) == kLayoutFlags.end()) return "";
   if (has("--fix")) return "the search chooses it; --fix tp=8,pp=2 holds a part of the layout";
   return has("--plan") ? "it is a part of the layout: --plan tp8.pp2.z1.mbs1" : "";
 }

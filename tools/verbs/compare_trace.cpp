@@ -93,7 +93,8 @@ void remark_on_kernels(const TracedJob& job, const TracedAccount& measured,
 void predict_into(ComparedTrace& out, Session& session, const KernelNames& rules,
                   const TraceOptionsOfCompare& options) {
   QuestionOptions asked;
-  asked.plan = options.plan, asked.profile = options.profile;
+  asked.plan = options.plan;
+  asked.profile = options.profile;
   const Planning planning(read_question(session, asked), session.presets());
   const Question& q = planning.question();
   if (!q.file)

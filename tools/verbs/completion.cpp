@@ -185,36 +185,61 @@ _sextant() {{
   return out;
 }
 
-std::string zsh_completion(const CommandLine& line) {
-  const auto action = [](const Value& value) -> std::string {
-    switch (value.kind) {
-      case Value::words:
-        return value.argument.empty() ? "" : fmt::format("({})", value.argument);
-      case Value::heads:
-        return fmt::format("compadd -S \"\" -- {}", value.argument);
-      case Value::presets:
-        // Behind a blank: _arguments would put words of its own before the kind.
-        return fmt::format(" _sextant_presets {}", value.argument);
-      case Value::files:
-        return "_files";
-      case Value::folders:
-        return "_files -/";
-      case Value::none:
-        break;
+namespace {
+
+// What zsh's _arguments does for a value.
+std::string zsh_action(const Value& value) {
+  switch (value.kind) {
+    case Value::words:
+      return value.argument.empty() ? "" : fmt::format("({})", value.argument);
+    case Value::heads:
+      return fmt::format("compadd -S \"\" -- {}", value.argument);
+    case Value::presets:
+      // Behind a blank: _arguments would put words of its own before the kind.
+      return fmt::format(" _sextant_presets {}", value.argument);
+    case Value::files:
+      return "_files";
+    case Value::folders:
+      return "_files -/";
+    case Value::none:
+      break;
+  }
+  return "";
+}
+
+// In a specification of _arguments, brackets and colons end a text.
+std::string zsh_plain(std::string text) {
+  for (char& c : text)
+    if (c == '[')
+      c = '(';
+    else if (c == ']')
+      c = ')';
+    else if (c == ':')
+      c = ',';
+  return text;
+}
+
+// The specifications of all options of a verb.
+std::string zsh_arguments(const CLI::App& app) {
+  std::string out;
+  for (const CLI::Option* option : named_options(app)) {
+    const Value value = value_words(*option);
+    for (const auto& name : names_of(*option)) {
+      std::string spec = name + "[" + zsh_plain(option->get_description()) + "]";
+      if (value.kind != Value::none)
+        spec += ":" + zsh_plain(option->get_type_name()) + ":" + zsh_action(value);
+      out += " \\\n        " + shell_quoted(spec);
     }
-    return "";
-  };
-  // In a specification of _arguments, brackets and colons end a text.
-  const auto plain = [](std::string text) {
-    for (char& c : text)
-      if (c == '[')
-        c = '(';
-      else if (c == ']')
-        c = ')';
-      else if (c == ':')
-        c = ',';
-    return text;
-  };
+  }
+  if (const CLI::Option* first = positional(app))
+    out += " \\\n        " +
+           shell_quoted("*:" + zsh_plain(first->get_type_name()) + ":" + zsh_action(value_words(*first)));
+  return out;
+}
+
+}  // namespace
+
+std::string zsh_completion(const CommandLine& line) {
   std::string out = R"sh(#compdef sextant
 # zsh completion of sextant; made by: sextant completion zsh
 _sextant_presets() {
@@ -234,19 +259,7 @@ _sextant() {
     out += fmt::format("    {})\n", verbs()[i].name);
     if (shows_presets(*line.apps[i]))
       out += "      if [[ ${words[CURRENT-1]} == show ]]; then _sextant_presets; return; fi\n";
-    out += "      _arguments";
-    for (const CLI::Option* option : named_options(*line.apps[i])) {
-      const Value value = value_words(*option);
-      for (const auto& name : names_of(*option)) {
-        std::string spec = name + "[" + plain(option->get_description()) + "]";
-        if (value.kind != Value::none) spec += ":" + plain(option->get_type_name()) + ":" + action(value);
-        out += " \\\n        " + shell_quoted(spec);
-      }
-    }
-    if (const CLI::Option* first = positional(*line.apps[i]))
-      out += " \\\n        " +
-             shell_quoted("*:" + plain(first->get_type_name()) + ":" + action(value_words(*first)));
-    out += "\n      ;;\n";
+    out += "      _arguments" + zsh_arguments(*line.apps[i]) + "\n      ;;\n";
   }
   // Found in fpath, the whole script is read as the function when TAB is pressed for the first time.
   return out +

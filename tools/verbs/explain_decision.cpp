@@ -51,45 +51,35 @@ void print_candidates(Session& session, const Json& alternatives) {
   session.terminal.out << '\n' << table.render(session.terminal, session.common.wide);
 }
 
-}  // namespace
+// Whether this line of another decision says what came of that one.
+bool verifies(const Json& line, int decision) {
+  return line.value("trigger", "") == "verified" && line.contains("evidence") && !line["evidence"].empty() &&
+         line["evidence"][0].get<std::string>().starts_with(fmt::format("decision {}:", decision));
+}
 
-ExitCode explain_decision(Session& session, const std::string& run, int decision) {
-  const std::filesystem::path file = std::filesystem::path(run) / kAdaptationFile;
-  if (run.empty() || !std::filesystem::exists(file))
-    throw ConfigError(Problem{"--decision", "", run.empty() ? "no run" : run,
-                              "the folder of a run with --adapt",
-                              fmt::format("its {} holds the decisions", kAdaptationFile)});
-  const std::vector<Json> lines = read_decisions(file);
-  std::vector<Json> about;  // the decision, and what the run says of it later
+// The decision, and what the run says of it later. Throws ConfigError where there is none of that number.
+std::vector<Json> lines_about(const std::vector<Json>& lines, int decision) {
+  std::vector<Json> about;
   std::vector<std::string> known;
   for (const Json& line : lines) {
     const bool is_decision = line.contains("decision");
     if (is_decision) known.push_back(fmt::format("{}", line.value("decision", -1)));
     const bool is_it = is_decision && line.value("decision", -1) == decision;
     if (is_it || (!is_decision && line.value("changed", -1) == decision)) about.push_back(line);
-    const bool verifies =
-        !about.empty() && is_decision && !is_it && line.value("trigger", "") == "verified" &&
-        line.contains("evidence") && !line["evidence"].empty() &&
-        line["evidence"][0].get<std::string>().starts_with(fmt::format("decision {}:", decision));
-    if (verifies) about.push_back(line);
+    if (!about.empty() && is_decision && !is_it && verifies(line, decision)) about.push_back(line);
   }
   if (about.empty() || !about.front().contains("decision"))
     throw ConfigError(Problem{
         "--decision", "", fmt::format("{}", decision),
         known.empty() ? "a decision, of which there is none yet" : fmt::format("{}", fmt::join(known, ", ")),
         ""});
-  if (session.common.json) {
-    print_json(session, "explain",
-               {{"run", run},
-                {"decision", about.front()},
-                {"later", Json(std::vector<Json>(about.begin() + 1, about.end()))}});
-    return ExitCode::ok;
-  }
-  auto& out = session.terminal.out;
+  return about;
+}
+
+void print_decided(Session& session, const Json& d, int decision) {
   const auto say = [&](const std::string& text, int indent = 0) {
-    print_wrapped(out, session.terminal, text, indent);
+    print_wrapped(session.terminal.out, session.terminal, text, indent);
   };
-  const Json& d = about.front();
   say(fmt::format("decision {} behind step {}: {} ({})", decision, d.value("step", 0),
                   words(d.value("kind", "")), d.value("trigger", "")));
   if (d.value("trigger", "") == "drift")
@@ -108,17 +98,37 @@ ExitCode explain_decision(Session& session, const std::string& run, int decision
                     100 * d.value("uncertainty", d.value("doubt", 0.0)), d.value("steps_left", 0),
                     d.value("move_s", 0.0), d.value("gain_s", 0.0)));
   if (d.contains("alternatives") && !d["alternatives"].empty()) print_candidates(session, d["alternatives"]);
-  if (about.size() > 1) out << '\n';
-  for (std::size_t i = 1; i < about.size(); ++i) {
-    if (about[i].contains("stood_still_s"))
-      say(fmt::format(
-          "training stood still for {:.3g} s{}{}", about[i].value("stood_still_s", 0.0), moved_text(about[i]),
-          about[i].contains("steps_lost") ? fmt::format("; steps lost: {}", about[i].value("steps_lost", 0))
-                                          : ""));
-    else
-      say(fmt::format("step {}: {}; {}", about[i].value("step", 0),
-                      about[i]["evidence"][0].get<std::string>(), about[i].value("why", "")));
+}
+
+std::string later_text(const Json& line) {
+  if (!line.contains("stood_still_s"))
+    return fmt::format("step {}: {}; {}", line.value("step", 0), line["evidence"][0].get<std::string>(),
+                       line.value("why", ""));
+  return fmt::format(
+      "training stood still for {:.3g} s{}{}", line.value("stood_still_s", 0.0), moved_text(line),
+      line.contains("steps_lost") ? fmt::format("; steps lost: {}", line.value("steps_lost", 0)) : "");
+}
+
+}  // namespace
+
+ExitCode explain_decision(Session& session, const std::string& run, int decision) {
+  const std::filesystem::path file = std::filesystem::path(run) / kAdaptationFile;
+  if (run.empty() || !std::filesystem::exists(file))
+    throw ConfigError(Problem{"--decision", "", run.empty() ? "no run" : run,
+                              "the folder of a run with --adapt",
+                              fmt::format("its {} holds the decisions", kAdaptationFile)});
+  const std::vector<Json> about = lines_about(read_decisions(file), decision);
+  if (session.common.json) {
+    print_json(session, "explain",
+               {{"run", run},
+                {"decision", about.front()},
+                {"later", Json(std::vector<Json>(about.begin() + 1, about.end()))}});
+    return ExitCode::ok;
   }
+  print_decided(session, about.front(), decision);
+  auto& out = session.terminal.out;
+  if (about.size() > 1) out << '\n';
+  for (std::size_t i = 1; i < about.size(); ++i) print_wrapped(out, session.terminal, later_text(about[i]));
   return ExitCode::ok;
 }
 

@@ -71,12 +71,89 @@ void print_memory(Session& session, const WhyNot& w) {
   Table table({{"GiB of the heaviest stage", Align::left}, {"chosen"}, {"this one"}});
   Bytes best{0}, other{0};
   for (const MemoryTerm& t : w.memory) {
-    best += t.best, other += t.other;
+    best += t.best;
+    other += t.other;
     table.add_row({words(t.what), fmt::format("{:.2f}", gib(t.best)), fmt::format("{:.2f}", gib(t.other))});
   }
   table.add_row({"peak", fmt::format("{:.2f}", gib(best)), fmt::format("{:.2f}", gib(other))});
   table.emphasize_last_row();
   session.terminal.out << table.render(session.terminal, session.common.wide);
+}
+
+void say_below(Session& session, const std::string& text) {
+  print_wrapped(session.terminal.out, session.terminal, text, 2);
+}
+
+// What the chosen one takes of time and memory, and what that is predicted by.
+void print_step_of_choice(Session& session, const Question& q, const Explained& e) {
+  const Prediction& p = e.prediction;
+  const auto say = [&](const std::string& text) { say_below(session, text); };
+  say(fmt::format("{:.3f} s a step, {:.1f} of {:.1f} GiB (most of it {} of stage {})", p.step.v,
+                  gib(p.memory.peak), gib(p.memory_available), p.memory.largest, p.memory.stage));
+  if (const auto text = host_memory_text(p.memory, q.cluster.node); !text.empty()) say(text);
+  if (p.rests_on) say(rests_on_text(*q.profile, *p.rests_on));
+  if (p.jitter) say("this step is " + jitter_text(p));
+  if (e.calibrated)
+    say(fmt::format("{:.3f} to {:.3f} s in nine of ten cases, as the calibration leaves it", p.step_lower.v,
+                    p.step_upper.v));
+  std::vector<std::string> parts;
+  for (const TimeRow& row : time_rows(e.time, p.step, p.step - ranked_step(p, RankBy::undisturbed)))
+    if (row.share >= 0.001) parts.push_back(fmt::format("{} {:.1f} %", row.what, 100 * row.share));
+  say(fmt::format("its time: {}", fmt::join(parts, ", ")));
+}
+
+// How it stands beside what `sextant plan` recommends.
+void print_recommended(Session& session, const Recommended& r) {
+  if (!r.comparison) return say_below(session, "it is what 'sextant plan' recommends: " + r.why);
+  say_below(session, fmt::format("'sextant plan' recommends {}: {}; {}", plan_key(r.answer.plan.plan),
+                                 change_text(r.comparison->slower), cause(*r.comparison)));
+}
+
+// How it stands among all that were sampled, by --rank-by.
+void print_rank_under_jitter(Session& session, const Explained& e, const std::string& proof) {
+  const std::string space = fmt::format("{} layouts that were sampled under jitter", e.found.sampled);
+  const std::string_view fastest = e.by == RankBy::p90 ? "best by p90" : "best by mean";
+  if (e.own.verdict == Verdict::best)
+    say_below(session, fmt::format("the {} of {} ({})", fastest, space, proof));
+  else
+    say_below(session,
+              fmt::format("of {} ({}) {} is the {}: {}", space, proof,
+                          plan_key(e.found.report.ranked.front().plan), fastest, best_beside(e.own)));
+}
+
+// How it stands among all that were searched.
+void print_rank(Session& session, const Explained& e, const std::string& proof) {
+  const SearchReport& report = e.found.report;
+  const RankedPlan* best = report.ranked.empty() ? nullptr : &report.ranked.front();
+  const std::string space = fmt::format("{} layouts", count_text(report.space));
+  const auto say = [&](const std::string& text) { say_below(session, text); };
+  if (e.own.verdict == Verdict::best && best && best->off_grid())
+    say(fmt::format("faster than the fastest of {} ({}): {} for as long as that helped", space, proof,
+                    !best->before_refinement ? "layers were moved between stages"
+                    : !best->before_moves
+                        ? "it was refined off the search grid"
+                        : "it was refined off the search grid, and layers were moved between stages"));
+  else if (e.own.verdict == Verdict::best)
+    say(fmt::format("the fastest of {} ({})", space, proof));
+  else
+    say(fmt::format("of {} ({}) the fastest is {}: {}", space, proof, plan_key(best->plan),
+                    best_beside(e.own)));
+  if (e.own.verdict != Verdict::best && !e.chosen.chunks.empty() && e.prediction.step < best->prediction.step)
+    say("its stages are cut by hand: the search tries equal ones, those balanced by time, and from the "
+        "best of "
+        "them on, layers moved between stages");
+}
+
+void print_runners_up(Session& session, const std::vector<RunnerUp>& runners_up) {
+  if (runners_up.empty()) return;
+  session.terminal.out << (runners_up.front().kind.empty() ? "\nnext best\n" : "\ninstead of it\n");
+  for (const RunnerUp& r : runners_up) {
+    std::string text = r.kind.empty() ? "" : r.kind + ": ";
+    text +=
+        fmt::format("{}: {}; {}", plan_key(r.plan), change_text(r.comparison.slower), cause(r.comparison));
+    if (r.oom_chance >= kSurelyFits) text += "; OOM risk " + oom_risk_text(r.oom_chance);
+    say_below(session, text);
+  }
 }
 
 }  // namespace
@@ -90,90 +167,31 @@ void print_why(Session& session, const Question& q, const Asked& asked, RankBy b
   if (asked.rests_on)
     print_wrapped(out, session.terminal, "its step is " + rests_on_text(*q.profile, *asked.rests_on), 2);
   for (const auto& note : asked.notes) print_wrapped(out, session.terminal, "note: " + note, 2);
-  if (asked.answer.comparison && asked.answer.verdict != Verdict::best)
-    out << '\n', print_comparison(session, *asked.answer.comparison, by);
-  if (!asked.answer.memory.empty()) out << '\n', print_memory(session, asked.answer);
+  if (asked.answer.comparison && asked.answer.verdict != Verdict::best) {
+    out << '\n';
+    print_comparison(session, *asked.answer.comparison, by);
+  }
+  if (!asked.answer.memory.empty()) {
+    out << '\n';
+    print_memory(session, asked.answer);
+  }
 }
 
 void print_choice(Session& session, const Planning& planning, const Explained& e) {
-  auto& out = session.terminal.out;
-  const auto paragraph = [&](const std::string& text, int indent = 0) {
-    print_wrapped(out, session.terminal, text, indent);
-  };
-  const Prediction& p = e.prediction;
-  paragraph(paint(session.terminal.color, Style::bold, "why " + plan_key(e.chosen)));
-  paragraph(fmt::format("{:.3f} s a step, {:.1f} of {:.1f} GiB (most of it {} of stage {})", p.step.v,
-                        gib(p.memory.peak), gib(p.memory_available), p.memory.largest, p.memory.stage),
-            2);
-  if (const auto text = host_memory_text(p.memory, planning.question().cluster.node); !text.empty())
-    paragraph(text, 2);
-  if (p.rests_on) paragraph(rests_on_text(*planning.question().profile, *p.rests_on), 2);
-  if (p.jitter) paragraph("this step is " + jitter_text(p), 2);
-  if (e.calibrated)
-    paragraph(fmt::format("{:.3f} to {:.3f} s in nine of ten cases, as the calibration leaves it",
-                          p.step_lower.v, p.step_upper.v),
-              2);
-  std::vector<std::string> parts;
-  for (const TimeRow& row : time_rows(e.time, p.step, p.step - ranked_step(p, RankBy::undisturbed)))
-    if (row.share >= 0.001) parts.push_back(fmt::format("{} {:.1f} %", row.what, 100 * row.share));
-  paragraph(fmt::format("its time: {}", fmt::join(parts, ", ")), 2);
-  if (e.recommended && !e.recommended->comparison)
-    paragraph("it is what 'sextant plan' recommends: " + e.recommended->why, 2);
-  if (e.recommended && e.recommended->comparison) {
-    const Comparison& c = *e.recommended->comparison;
-    paragraph(fmt::format("'sextant plan' recommends {}: {}; {}", plan_key(e.recommended->answer.plan.plan),
-                          change_text(c.slower), cause(c)),
-              2);
-  }
+  print_wrapped(session.terminal.out, session.terminal,
+                paint(session.terminal.color, Style::bold, "why " + plan_key(e.chosen)));
+  print_step_of_choice(session, planning.question(), e);
+  if (e.recommended) print_recommended(session, *e.recommended);
   const SearchReport& report = e.found.report;
-  const RankedPlan* best = report.ranked.empty() ? nullptr : &report.ranked.front();
-  const bool jittered = p.jitter.has_value();
-  const std::string space = jittered
-                                ? fmt::format("{} layouts that were sampled under jitter", e.found.sampled)
-                                : fmt::format("{} layouts", count_text(report.space));
   const std::string proof = !report.exact    ? "not proved: " + report.stopped
                             : e.found.proved ? "proved, on the search grid"
                                              : "no proof: others were not sampled";
-  const std::string_view fastest = e.by == RankBy::p90 ? "best by p90"
-                                   : jittered          ? "best by mean"
-                                                       : "fastest";
-  if (jittered) {
-    if (e.own.verdict == Verdict::best)
-      paragraph(fmt::format("the {} of {} ({})", fastest, space, proof), 2);
-    else
-      paragraph(fmt::format("of {} ({}) {} is the {}: {}", space, proof, plan_key(best->plan), fastest,
-                            best_beside(e.own)),
-                2);
-  } else if (e.own.verdict == Verdict::best && best && best->off_grid()) {
-    paragraph(fmt::format("faster than the fastest of {} ({}): {} for as long as that helped", space, proof,
-                          !best->before_refinement ? "layers were moved between stages"
-                          : !best->before_moves
-                              ? "it was refined off the search grid"
-                              : "it was refined off the search grid, and layers were moved between stages"),
-              2);
-  } else if (e.own.verdict == Verdict::best) {
-    paragraph(fmt::format("the fastest of {} ({})", space, proof), 2);
-  } else {
-    paragraph(fmt::format("of {} ({}) the fastest is {}: {}", space, proof, plan_key(best->plan),
-                          best_beside(e.own)),
-              2);
-    if (!e.chosen.chunks.empty() && p.step < best->prediction.step)
-      paragraph(
-          "its stages are cut by hand: the search tries equal ones, those balanced by time, and from the "
-          "best of "
-          "them on, layers moved between stages",
-          2);
-  }
-  if (e.anew) paragraph(ranked_anew_text(planning, *e.anew), 2);
-  if (e.runners_up.empty()) return;
-  out << (e.runners_up.front().kind.empty() ? "\nnext best\n" : "\ninstead of it\n");
-  for (const RunnerUp& r : e.runners_up) {
-    std::string text = r.kind.empty() ? "" : r.kind + ": ";
-    text +=
-        fmt::format("{}: {}; {}", plan_key(r.plan), change_text(r.comparison.slower), cause(r.comparison));
-    if (r.oom_chance >= kSurelyFits) text += "; OOM risk " + oom_risk_text(r.oom_chance);
-    paragraph(text, 2);
-  }
+  if (e.prediction.jitter)
+    print_rank_under_jitter(session, e, proof);
+  else
+    print_rank(session, e, proof);
+  if (e.anew) say_below(session, ranked_anew_text(planning, *e.anew));
+  print_runners_up(session, e.runners_up);
 }
 
 void print_alternatives(Session& session, const Explained& e) {

@@ -225,8 +225,11 @@ ExitCode nothing(const Asking& a, const SearchReport& report) {
                 {"gpus", n->fewest.found ? Json(n->fewest.found->gpus) : Json(nullptr)},
                 {"all_sizes_tried", n->fewest.exact},
                 {"all_sizes_tried_to", n->fewest.every_to}};
-    if (n->closest)
-      fit["memory_GiB"] = gib(n->needed), fit["key"] = plan_key(*n->closest), fit["step_time_s"] = n->step.v;
+    if (n->closest) {
+      fit["memory_GiB"] = gib(n->needed);
+      fit["key"] = plan_key(*n->closest);
+      fit["step_time_s"] = n->step.v;
+    }
     j["would_fit"] = fit;
   }
   a.searching.finish();
@@ -262,6 +265,75 @@ std::optional<RankedPlan> lower_risk_of(const std::vector<RankedPlan>& ranked) {
   return tie ? std::optional(ranked[*tie]) : std::nullopt;
 }
 
+// What was found, ranked, and what is advised of it.
+struct FastestAnswer {
+  SearchReport report;  // its first --top
+  std::optional<RankedAnew> anew;
+  Recommendation advice;
+  std::optional<RankedPlan> lower_risk;  // with --details
+  std::optional<ScalePoint> fewer;       // GPUs
+  const RankedPlan& best() const { return report.ranked.front(); }
+};
+
+Json fastest_json(const Asking& a, const FastestAnswer& f) {
+  Json j = answer_json(a, f.report.ranked, f.report);
+  add_recommendation(a, f.advice, j);
+  if (f.fewer) j["fewer_gpus"] = fewer_json(a, *f.fewer);
+  if (f.lower_risk) {
+    j["lower_risk"] = ranked_json(a, *f.lower_risk);
+    j["lower_risk"]["fix"] = to_string(told_apart(f.lower_risk->plan, f.best().plan));
+    if (only_lower_risk_fits(*f.lower_risk, f.best())) j["lower_risk"]["max_oom_chance"] = kSurelyFits;
+  }
+  if (f.anew) {
+    j["best_bound_s"] = nullptr;
+    j["profile"] = profile_json(*a.question().profile, a.planning.costs());
+    j["ranked_anew"] = ranked_anew_json(*f.anew);
+  }
+  return j;
+}
+
+void print_ranked_anew(const Asking& a, const FastestAnswer& f) {
+  if (f.best().prediction.rests_on->measured < kWellMeasured)
+    a.say(
+        "Much of the first one's time was not measured: -o FILE keeps the plan, and sextant profile --for "
+        "FILE, with --for again for others, measures it.");
+  a.say(fmt::format("{} layouts: {}.", count_text(f.report.space), outcomes_text(f.report.outcomes)));
+  a.say(ranked_anew_text(a.planning, *f.anew));
+}
+
+// Why the first that is no tie with the best is slower.
+void print_first_slower(const Asking& a, const std::vector<RankedPlan>& ranked) {
+  const auto slower =
+      std::find_if(ranked.begin() + 1, ranked.end(), [](const RankedPlan& r) { return !r.tie; });
+  if (slower == ranked.end()) return;
+  const Comparison c = compare(a.planning.predicted_job(), ranked.front().plan, slower->plan);
+  a.say(fmt::format("{} is {}", plan_key(slower->plan), c.text), 2);
+}
+
+// --details, and beside a shortlist.
+void print_details(const Asking& a, const FastestAnswer& f) {
+  print_ranking(a, f.report.ranked);
+  print_best(a, f.best());
+  a.say(fmt::format("recommended: {}", plan_key(f.advice.plan.plan)));
+  print_safe(a, f.report.ranked);
+  if (f.lower_risk) print_lower_risk(a, *f.lower_risk, f.best());
+  if (f.fewer) print_fewer_gpus(a, *f.fewer, f.best());
+  if (f.anew)
+    print_ranked_anew(a, f);
+  else
+    print_search(a, f.report);
+  print_first_slower(a, f.report.ranked);
+  print_reasons(a.out(), a.session.terminal, f.report);
+  print_mfu(a);
+  if (a.options.shortlist > 0)
+    a.say(fmt::format(
+        "written: {}; run its plans, put the seconds into measured_step_s, and: sextant calibrate "
+        "--tried {}",
+        a.options.output, a.options.output));
+  else
+    print_next(a, a.question().cluster.gpus(), f.best().plan);
+}
+
 }  // namespace
 
 ExitCode answer_fastest(const Asking& a) {
@@ -276,71 +348,27 @@ ExitCode answer_fastest(const Asking& a) {
   std::optional<RankedAnew> anew;
   if (profiled)
     anew = rank_anew(a.planning.predicted_job(), RankBy::undisturbed, a.options.top, kTieShare, report);
-  const auto fewer = profiled ? std::nullopt : fewer_gpus(a, report);
+  auto fewer = profiled ? std::nullopt : fewer_gpus(a, report);
   use_covariance(a.session, a.options.question, a.question(), report.ranked);
-  const Recommendation advice = recommendation(a, report);
+  Recommendation advice = recommendation(a, report);
   if (a.options.shortlist > 0) write_shortlist(a, report, advice.plan);
   if (report.ranked.size() > static_cast<std::size_t>(a.options.top))
     report.ranked.erase(report.ranked.begin() + a.options.top, report.ranked.end());
-  const auto lower_risk = !a.options.details ? std::nullopt
-                          : profiled         ? lower_risk_of(report.ranked)
-                                             : lower_risk_plan(a, report);
+  auto lower_risk = !a.options.details ? std::nullopt
+                    : profiled         ? lower_risk_of(report.ranked)
+                                       : lower_risk_plan(a, report);
   a.searching.finish();
-  const RankedPlan& best = report.ranked.front();
   if (a.options.shortlist == 0) write_plan(a, a.question().cluster.gpus(), advice.plan);
+  const FastestAnswer f{std::move(report), std::move(anew), std::move(advice), std::move(lower_risk),
+                        std::move(fewer)};
   if (a.session.common.json) {
-    Json j = answer_json(a, report.ranked, report);
-    add_recommendation(a, advice, j);
-    if (fewer) j["fewer_gpus"] = fewer_json(a, *fewer);
-    if (lower_risk) {
-      j["lower_risk"] = ranked_json(a, *lower_risk);
-      j["lower_risk"]["fix"] = to_string(told_apart(lower_risk->plan, best.plan));
-      if (only_lower_risk_fits(*lower_risk, best)) j["lower_risk"]["max_oom_chance"] = kSurelyFits;
-    }
-    if (anew) {
-      j["best_bound_s"] = nullptr;
-      j["profile"] = profile_json(*a.question().profile, a.planning.costs());
-      j["ranked_anew"] = ranked_anew_json(*anew);
-    }
-    print_json(a.session, "plan", j);
-    return finished(a, true);
-  }
-  if (!a.options.details && a.options.shortlist == 0) {
-    print_recommendation(a, advice, report, fewer);
-    if (anew) a.say(ranked_anew_text(a.planning, *anew));
-    return finished(a, true);
-  }
-  print_ranking(a, report.ranked);
-  print_best(a, best);
-  a.say(fmt::format("recommended: {}", plan_key(advice.plan.plan)));
-  print_safe(a, report.ranked);
-  if (lower_risk) print_lower_risk(a, *lower_risk, best);
-  if (fewer) print_fewer_gpus(a, *fewer, best);
-  if (anew) {
-    if (best.prediction.rests_on->measured < kWellMeasured)
-      a.say(
-          "Much of the first one's time was not measured: -o FILE keeps the plan, and sextant profile --for "
-          "FILE, with --for again for others, measures it.");
-    a.say(fmt::format("{} layouts: {}.", count_text(report.space), outcomes_text(report.outcomes)));
-    a.say(ranked_anew_text(a.planning, *anew));
+    print_json(a.session, "plan", fastest_json(a, f));
+  } else if (!a.options.details && a.options.shortlist == 0) {
+    print_recommendation(a, f.advice, f.report, f.fewer);
+    if (f.anew) a.say(ranked_anew_text(a.planning, *f.anew));
   } else {
-    print_search(a, report);
+    print_details(a, f);
   }
-  for (const RankedPlan& r : report.ranked)
-    if (&r != &best && !r.tie) {
-      const Comparison c = compare(a.planning.predicted_job(), best.plan, r.plan);
-      a.say(fmt::format("{} is {}", plan_key(r.plan), c.text), 2);
-      break;
-    }
-  print_reasons(a.out(), a.session.terminal, report);
-  print_mfu(a);
-  if (a.options.shortlist > 0)
-    a.say(fmt::format(
-        "written: {}; run its plans, put the seconds into measured_step_s, and: sextant calibrate "
-        "--tried {}",
-        a.options.output, a.options.output));
-  else
-    print_next(a, a.question().cluster.gpus(), best.plan);
   return finished(a, true);
 }
 

@@ -35,7 +35,8 @@ ExitCode answer_robust(const Asking& a) {
     Json j = answer_json(a, ranked, steady.report);
     j["rank_by"] = a.options.jitter.ranked_by;
     j["jitter"] = {{"compute_sigma", jitter.compute_sigma}, {"network_sigma", jitter.network_sigma}};
-    j["sampled_layouts"] = steady.sampled, j["ranking_proved"] = steady.proved;
+    j["sampled_layouts"] = steady.sampled;
+    j["ranking_proved"] = steady.proved;
     print_json(a.session, "plan", j);
     return finished(a, true);
   }
@@ -86,7 +87,8 @@ ExitCode answer_lowest_memory(const Asking& a) {
   write_plan(a, a.question().cluster.gpus(), best);
   if (a.session.common.json) {
     Json j = answer_json(a, lean.report.ranked, lean.report);
-    j["least_memory_GiB"] = gib(lean.limit), j["no_layout_within_GiB"] = gib(lean.needs_more);
+    j["least_memory_GiB"] = gib(lean.limit);
+    j["no_layout_within_GiB"] = gib(lean.needs_more);
     print_json(a.session, "plan", j);
     return finished(a, true);
   }
@@ -115,7 +117,8 @@ ExitCode answer_front(const Asking& a) {
   write_plan(a, a.question().cluster.gpus(), found.plans.front());
   if (a.session.common.json) {
     Json j = question_json(a.question());
-    j["objective"] = a.options.objective, j["pareto"] = Json::array();
+    j["objective"] = a.options.objective;
+    j["pareto"] = Json::array();
     j.update(report_json(found.report));
     j["exact"] = found.exact;
     for (const RankedPlan& r : found.plans) j["pareto"].push_back(ranked_json(a, r));

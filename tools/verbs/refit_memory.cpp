@@ -90,9 +90,14 @@ void print_memory_left_out(Session& session, const std::vector<SourceScore>& sco
   };
   for (const SourceScore& s : scores) {
     add(s.source, s);
-    all.oom_true += s.oom_true, all.oom_false += s.oom_false, all.oom_missed += s.oom_missed;
+    all.oom_true += s.oom_true;
+    all.oom_false += s.oom_false;
+    all.oom_missed += s.oom_missed;
     all.memory_rows += s.memory_rows;
-    if (s.memory_rows > 0) ++sources, all.memory_mape += s.memory_mape;
+    if (s.memory_rows > 0) {
+      ++sources;
+      all.memory_mape += s.memory_mape;
+    }
   }
   if (table.empty()) return;
   all.memory_mape /= std::max(1, sources);

@@ -57,7 +57,10 @@ class Files {
         at.value("source", "") == source)
       return;
     if (!at.is_object()) at = Json::object();
-    at["value"] = value, at["origin"] = origin, at["source"] = source, at["date"] = date;
+    at["value"] = value;
+    at["origin"] = origin;
+    at["source"] = source;
+    at["date"] = date;
     ++changed_;
   }
   int write() const {

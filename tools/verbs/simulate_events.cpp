@@ -78,7 +78,8 @@ ExitCode simulate_events(Session& session, const Planning& planning, const Event
   const AdaptationTools tools = search.tools();
   const Layout start = layout_on(*q.plan, q.cluster, q.cluster);
   VirtualRunOptions how;
-  how.steps = options.steps, how.save_every = options.save_every;
+  how.steps = options.steps;
+  how.save_every = options.save_every;
   how.restart = q.cluster.failures.restart;
   how.noise = options.noise / 100;
   Progress progress(session.terminal, "steps", static_cast<std::uint64_t>(options.steps), "steps");

@@ -17,7 +17,10 @@ class StepLog {
       : session_(session), folder_(folder), every_(print_every) {}
 
   // Steps from now on are of this plan. `peaks`: processors of its device that work, all ranks together.
-  void use(const Runnable& runnable, int peaks) { runnable_ = &runnable, peaks_ = peaks; }
+  void use(const Runnable& runnable, int peaks) {
+    runnable_ = &runnable;
+    peaks_ = peaks;
+  }
   void add(const StepReport&);
   void add_evaluation(const nlohmann::ordered_json& line, const std::string& text);
   void tell(const std::string& what);

@@ -1,5 +1,4 @@
 // `sextant calibrate`: constants of the cost models from measured runs, logs and nccl-tests.
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -14,13 +13,13 @@
 #include "planner/calibration/calibration_file.hpp"
 #include "planner/calibration/fitted_count.hpp"
 #include "planner/calibration/leave_out.hpp"
-#include "planner/simulation/stage_memory.hpp"
 #include "planner/validation/plausible.hpp"
 #include "tools/inputs/calibrate_material.hpp"
 #include "tools/inputs/planning.hpp"
 #include "tools/inputs/run_tables.hpp"
 #include "tools/inputs/version.hpp"
 #include "tools/output/calibration_text.hpp"
+#include "tools/verbs/fit_material.hpp"
 #include "tools/verbs/refit_presets.hpp"
 #include "tools/verbs/suggest_runs.hpp"
 #include "tools/verbs/verbs.hpp"
@@ -62,68 +61,6 @@ constexpr const char* kExampleLog =
     " iteration        3/      50 | consumed samples:         3072 | elapsed time per iteration (ms): "
     "31190.2 | "
     "global batch size:  1024 | lm loss: 9.6E+00 |\n";
-
-// Without runs the errors are those of tables and profiles, each by the sizes and works in it.
-void use_errors_alone(const Material& m, Calibration& c) {
-  double before = 0, after = 0;
-  int n = 0;
-  const auto add = [&](const auto& fit, int count) {
-    before += count * fit.mape_before, after += count * fit.mape_after, n += count;
-  };
-  for (const NetworkFit& network : m.networks) add(network, network.samples);
-  for (const ProfileFit& profile : m.profiles) add(profile, profile.works);
-  if (n == 0) return;
-  c.mape_before = before / n, c.mape_after = c.mape_left_out = after / n;
-  c.taken = !c.constants.empty();
-}
-
-// What links and kernels measured by themselves say is where the fit to whole steps starts from.
-Calibration fit(const Material& m, const std::filesystem::path& presets, const CalibrationRules& rules,
-                FitOf fit_of) {
-  std::vector<FreeConstant> calibrated = constants_of(m.runs, presets, rules, fit_of);
-  const std::vector<ConstantFit> alone = m.measured_alone();
-  const auto same = [](const FreeConstant& a, const FreeConstant& b) {
-    return a.of == b.of && a.owner == b.owner && a.key == b.key;
-  };
-  for (const ConstantFit& one : alone) {
-    std::erase_if(calibrated, [&](const FreeConstant& k) { return same(k, one.constant); });
-    FreeConstant known = one.constant;
-    known.prior = one.value, known.sigma = std::max(one.sigma, 0.03);
-    calibrated.push_back(known);
-  }
-  Calibration c = calibrate(m.runs, presets, rules, calibrated, fit_of);
-  if (m.runs.empty()) {
-    for (const ConstantFit& one : alone) c.constants.push_back(one);
-    use_errors_alone(m, c);
-  }
-  for (ConstantFit& k : c.constants)  // reported against the presets
-    for (const ConstantFit& one : alone)
-      if (same(k.constant, one.constant)) k.constant = one.constant;
-  return c;
-}
-
-// The largest peak of the stages that were measured.
-double peak_of_stages(const MeasuredRun& m) {
-  const ResolvedRun& run = m.run;
-  const MemoryEstimate all = estimate_memory(run.model, run.training, run.plan, run.stack);
-  MemoryEstimate measured;
-  for (const int stage : m.peak_stages) {
-    measured.stages.push_back(all.stages.at(static_cast<std::size_t>(stage)));
-    if (measured.stages.back().needed() > measured.needed())
-      measured.heaviest = static_cast<int>(measured.stages.size()) - 1;
-  }
-  return as_measured(measured, run.plan, run.cluster, run.memory_kind);
-}
-
-// Peaks as the runs count them; nothing where none was measured.
-std::vector<std::optional<double>> predicted_peaks(const Material& m, const std::filesystem::path& presets) {
-  std::vector<std::optional<double>> out(m.runs.size());
-  for (std::size_t i = 0; i < m.runs.size(); ++i)
-    if (m.runs[i].peak_memory_GiB)
-      out[i] = m.runs[i].peak_stages.empty() ? predict_resolved(m.runs[i].run, {presets}).memory_GiB
-                                             : peak_of_stages(m.runs[i]);
-  return out;
-}
 
 // What a fit of the presets says beside the constants of step time.
 struct Refit {
@@ -200,6 +137,90 @@ void save(const Session& session, const std::string& path, const Material& m, co
   save_calibration(path, file);
 }
 
+// What was read and what the fit makes of it: all that is answered.
+struct Fitted {
+  Material material;
+  Calibration constants;
+  std::vector<std::optional<double>> peaks;  // predicted, by run
+  std::vector<Contradiction> pairs;
+  Refit refit;
+  std::vector<LeftOut> left_out;  // of --leave-out
+  std::vector<SourceScore> memory_left_out;
+};
+
+Material read_and_tell(Session& session, const CalibrateOptions& options,
+                       const std::filesystem::path& presets, const CalibrationRules& rules) {
+  Material m = read_material(options.material, presets, rules);
+  for (const std::string& warning : m.warnings)
+    session.terminal.err << wrapped_message(session.terminal, "warning: " + warning);
+  for (const std::string& note : m.notes) session.terminal.err << fmt::format("note: {}\n", note);
+  return m;
+}
+
+Fitted fit_all(const CalibrateOptions& options, const std::filesystem::path& presets,
+               const CalibrationRules& rules, Material material) {
+  Fitted f;
+  f.material = std::move(material);
+  Material& m = f.material;
+  const std::vector<MeasuredRun> all = m.runs;
+  if (options.refit) m.runs = balanced(all);
+  if (m.runs.empty() && m.networks.empty() && m.profiles.empty() && m.in_vain.empty()) {
+    const bool tried = options.material.runs.empty() && options.material.logs.empty();
+    throw ConfigError(Problem{first_file(options.material), tried ? "measured_step_s" : "step_time_s", "",
+                              "at least one run with a measured time", ""});
+  }
+  check_possible(m);
+  f.constants = fit_material(m, presets, rules, options.refit ? FitOf::presets : FitOf::own_runs);
+  if (!options.refit) {
+    check_units(m, f.constants);
+    // Published runs of one layout scatter, which a fit of the presets expects; one's own should not.
+    f.pairs = contradictions(m.runs, std::hypot(rules.own_noise, rules.own_residual.sigma));
+  }
+  f.refit = refit_rest(options, presets, f.constants);
+  if (options.leave_out) {
+    f.left_out = leave_one_source_out(all, presets, rules);
+    f.memory_left_out = memory_left_out(options.material.runs, presets);
+  }
+  return f;
+}
+
+void write_files(const Session& session, const CalibrateOptions& options,
+                 const std::filesystem::path& presets, const Fitted& f) {
+  if (!options.output.empty()) save(session, options.output, f.material, f.constants);
+  if (options.write_presets.empty()) return;
+  const std::string month = fmt::format("{:%Y-%m}", fmt::gmtime(now()));
+  const int changed =
+      write_refitted(presets, options.write_presets, f.constants, f.material.runs, f.refit.memory, month) +
+      write_widths(options.write_presets, options.material.runs, month);
+  session.terminal.err << fmt::format("written: {}, {} constant{} changed\n", options.write_presets, changed,
+                                      changed == 1 ? "" : "s");
+}
+
+Json fitted_json(const CalibrateOptions& options, const Fitted& f) {
+  Json out = calibration_json(f.material, f.constants, f.peaks, f.left_out, f.pairs);
+  if (!options.refit) return out;
+  out["memory"] = to_json(f.refit.memory);
+  if (options.leave_out) out["memory_left_out"] = memory_left_out_json(f.memory_left_out);
+  out["frozen"] = f.refit.count.frozen;
+  return out;
+}
+
+void print_fitted(Session& session, const CalibrateOptions& options, const Fitted& f) {
+  const Material& m = f.material;
+  auto& out = session.terminal.out;
+  if (!m.runs.empty()) print_wrapped(out, session.terminal, calibration_summary(f.constants));
+  print_contradictions(session, m, f.constants, f.pairs);
+  print_in_vain(session, m);
+  print_measured_alone(session, m);
+  print_constants(session, m, f.constants);
+  if (options.refit) print_refit(session, f.refit);
+  if (!m.runs.empty()) print_residuals(session, m, f.constants, f.peaks);
+  print_fastest_tried(session, m, options.material.tried);
+  if (!f.left_out.empty()) print_left_out(session, f.left_out);
+  print_memory_left_out(session, f.memory_left_out);
+  out << next_step(options.output, m, f.constants);
+}
+
 ExitCode run(Session& session, CalibrateOptions options) {
   if (options.example) {
     session.terminal.out << kExampleLog;
@@ -210,75 +231,98 @@ ExitCode run(Session& session, CalibrateOptions options) {
   options.material.runs = tables_of_runs(options.material.runs, left_out_files);
   for (const std::string& file : left_out_files)
     session.terminal.err << wrapped_message(session.terminal, "left out: " + file + '\n');
-  const std::vector<std::string> files = options.material.files();
-  check_output("--output", options.output, files);
+  check_output("--output", options.output, options.material.files());
   const auto presets = session.presets();
   const CalibrationRules rules = load_calibration_rules(presets);
   if (options.suggest > 0) {
     suggest_from_tables(session, options.material.runs, options.suggest, presets, rules);
     return ExitCode::ok;
   }
-  Material m = read_material(options.material, presets, rules);
-  for (const std::string& warning : m.warnings)
-    session.terminal.err << wrapped_message(session.terminal, "warning: " + warning);
-  for (const std::string& note : m.notes) session.terminal.err << fmt::format("note: {}\n", note);
-  const std::vector<MeasuredRun> all = m.runs;
-  if (options.refit) m.runs = balanced(all);
-  if (m.runs.empty() && m.networks.empty() && m.profiles.empty() && m.in_vain.empty()) {
-    const bool tried = options.material.runs.empty() && options.material.logs.empty();
-    throw ConfigError(Problem{first_file(options.material), tried ? "measured_step_s" : "step_time_s", "",
-                              "at least one run with a measured time", ""});
-  }
-  check_possible(m);
-  const Calibration c = fit(m, presets, rules, options.refit ? FitOf::presets : FitOf::own_runs);
-  if (!options.refit) check_units(m, c);
-  // Published runs of one layout scatter, which a fit of the presets expects; one's own should not.
-  const std::vector<Contradiction> pairs =
-      options.refit ? std::vector<Contradiction>()
-                    : contradictions(m.runs, std::hypot(rules.own_noise, rules.own_residual.sigma));
-  const Refit refit = refit_rest(options, presets, c);
-  std::vector<LeftOut> left_out;
-  std::vector<SourceScore> memory_of_left_out;
-  if (options.leave_out) {
-    left_out = leave_one_source_out(all, presets, rules);
-    memory_of_left_out = memory_left_out(options.material.runs, presets);
-  }
-
-  if (!options.output.empty()) save(session, options.output, m, c);
-  if (!options.write_presets.empty()) {
-    const std::string month = fmt::format("{:%Y-%m}", fmt::gmtime(now()));
-    const int changed = write_refitted(presets, options.write_presets, c, m.runs, refit.memory, month) +
-                        write_widths(options.write_presets, options.material.runs, month);
-    session.terminal.err << fmt::format("written: {}, {} constant{} changed\n", options.write_presets,
-                                        changed, changed == 1 ? "" : "s");
-  }
-  const auto peaks =
-      options.refit ? std::vector<std::optional<double>>(m.runs.size()) : predicted_peaks(m, presets);
-  if (session.common.json) {
-    Json out = calibration_json(m, c, peaks, left_out, pairs);
-    if (options.refit) {
-      out["memory"] = to_json(refit.memory);
-      if (options.leave_out) out["memory_left_out"] = memory_left_out_json(memory_of_left_out);
-      out["frozen"] = refit.count.frozen;
-    }
-    print_json(session, "calibrate", out);
-    return ExitCode::ok;
-  }
-  auto& out = session.terminal.out;
-  if (!m.runs.empty()) {
-    print_wrapped(out, session.terminal, calibration_summary(c));
-  }
-  print_contradictions(session, m, c, pairs);
-  print_in_vain(session, m);
-  print_measured_alone(session, m);
-  print_constants(session, m, c);
-  if (options.refit) print_refit(session, refit);
-  if (!m.runs.empty()) print_residuals(session, m, c, peaks);
-  print_fastest_tried(session, m, options.material.tried);
-  if (!left_out.empty()) print_left_out(session, left_out);
-  print_memory_left_out(session, memory_of_left_out);
-  out << next_step(options.output, m, c);
+  Fitted fitted = fit_all(options, presets, rules, read_and_tell(session, options, presets, rules));
+  write_files(session, options, presets, fitted);
+  const std::vector<MeasuredRun>& runs = fitted.material.runs;
+  fitted.peaks = options.refit ? std::vector<std::optional<double>>(runs.size())
+                               : predicted_peaks(fitted.material, presets);
+  if (session.common.json)
+    print_json(session, "calibrate", fitted_json(options, fitted));
+  else
+    print_fitted(session, options, fitted);
   return ExitCode::ok;
+}
+
+void add_material_options(CLI::App& app, MaterialOptions& o) {
+  add_list(app,
+           {.flag = "--runs",
+            .metavar = "FILE",
+            .text = "CSV file of measured runs, or a folder of them; repeatable"},
+           o.runs);
+  add_list(app,
+           {.flag = "--log",
+            .metavar = "FILE[=PLAN]",
+            .text = "training log, with the layout's key where the log does not state it; repeatable"},
+           o.logs);
+  add_list(app,
+           {.flag = "--nccl",
+            .metavar = "FILE[=KIND]",
+            .text = "output of an nccl-tests program; KIND where it does not say: all_reduce, "
+                    "all_gather or reduce_scatter; repeatable"},
+           o.nccl);
+  add_list(app,
+           {.flag = "--tried",
+            .metavar = "FILE",
+            .text = "shortlist of 'sextant plan --shortlist' with measured steps, or \"outcome\": \"oom\", "
+                    "filled in; repeatable"},
+           o.tried);
+  add_list(app,
+           {.flag = "--profile",
+            .metavar = "FILE",
+            .text = "what 'sextant profile' measured on this device: where the fit starts from; repeatable"},
+           o.profiles);
+}
+
+Run define_calibrate(CLI::App& app) {
+  auto options = std::make_shared<CalibrateOptions>();
+  add_material_options(app, options->material);
+  add_question_options(app, options->material.question, {.plan = true, .limits = false});
+  add_text(app,
+           {.flag = "-o,--output",
+            .metavar = "FILE",
+            .text = "write the calibration, for plan, simulate and validate --calibration"},
+           options->output);
+  add_number(app,
+             {.flag = "--suggest",
+              .metavar = "N",
+              .text = "name the N rows of --runs without a step_time_s that are worth measuring first",
+              .unit = "",
+              .min = 1,
+              .max = 1000},
+             options->suggest);
+  app.get_option("--suggest")->default_str("");
+  add_flag(
+      app,
+      {.flag = "--allow-other-device",
+       .metavar = "",
+       .text = "take logs and nccl-tests tables that name another device, node or network than --cluster"},
+      options->material.allow_other_device);
+  add_flag(app,
+           {.flag = "--refit",
+            .metavar = "",
+            .text = "fit the presets themselves, from cold: what kernel tables and stack classes say"},
+           options->refit);
+  add_flag(app,
+           {.flag = "--leave-out",
+            .metavar = "",
+            .text = "with --refit: the error on each source when it is left out of the fit"},
+           options->leave_out);
+  add_text(app,
+           {.flag = "--write-presets",
+            .metavar = "DIR",
+            .text = "with --refit: a copy of the presets with the fitted values, each with the rows and "
+                    "the command it comes from; the presets' own folder is written in place"},
+           options->write_presets);
+  add_flag(app, {.flag = "--example", .metavar = "", .text = "print a short training log, and exit"},
+           options->example);
+  return [options](Session& session) { return run(session, *options); };
 }
 
 }  // namespace
@@ -306,80 +350,7 @@ Verb calibrate_verb() {
            {"which of them to measure first", "sextant calibrate --suggest 1 --runs candidates.csv"},
            {"the next plan with it",
             "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --calibration calibration.json"}},
-      .define = [](CLI::App& app) -> Run {
-        auto options = std::make_shared<CalibrateOptions>();
-        add_list(app,
-                 {.flag = "--runs",
-                  .metavar = "FILE",
-                  .text = "CSV file of measured runs, or a folder of them; repeatable"},
-                 options->material.runs);
-        add_list(app,
-                 {.flag = "--log",
-                  .metavar = "FILE[=PLAN]",
-                  .text = "training log, with the layout's key where the log does not state it; repeatable"},
-                 options->material.logs);
-        add_list(app,
-                 {.flag = "--nccl",
-                  .metavar = "FILE[=KIND]",
-                  .text = "output of an nccl-tests program; KIND where it does not say: all_reduce, "
-                          "all_gather or reduce_scatter; repeatable"},
-                 options->material.nccl);
-        add_list(
-            app,
-            {.flag = "--tried",
-             .metavar = "FILE",
-             .text = "shortlist of 'sextant plan --shortlist' with measured steps, or \"outcome\": \"oom\", "
-                     "filled in; repeatable"},
-            options->material.tried);
-        add_list(
-            app,
-            {.flag = "--profile",
-             .metavar = "FILE",
-             .text = "what 'sextant profile' measured on this device: where the fit starts from; repeatable"},
-            options->material.profiles);
-        add_question_options(app, options->material.question, {.plan = true, .limits = false});
-        add_text(app,
-                 {.flag = "-o,--output",
-                  .metavar = "FILE",
-                  .text = "write the calibration, for plan, simulate and validate --calibration"},
-                 options->output);
-        add_number(app,
-                   {.flag = "--suggest",
-                    .metavar = "N",
-                    .text = "name the N rows of --runs without a step_time_s that are worth measuring first",
-                    .unit = "",
-                    .min = 1,
-                    .max = 1000},
-                   options->suggest);
-        app.get_option("--suggest")->default_str("");
-        add_flag(
-            app,
-            {.flag = "--allow-other-device",
-             .metavar = "",
-             .text =
-                 "take logs and nccl-tests tables that name another device, node or network than --cluster"},
-            options->material.allow_other_device);
-        add_flag(app,
-                 {.flag = "--refit",
-                  .metavar = "",
-                  .text = "fit the presets themselves, from cold: what kernel tables and stack classes say"},
-                 options->refit);
-        add_flag(app,
-                 {.flag = "--leave-out",
-                  .metavar = "",
-                  .text = "with --refit: the error on each source when it is left out of the fit"},
-                 options->leave_out);
-        add_text(
-            app,
-            {.flag = "--write-presets",
-             .metavar = "DIR",
-             .text = "with --refit: a copy of the presets with the fitted values, each with the rows and "
-                     "the command it comes from; the presets' own folder is written in place"},
-            options->write_presets);
-        add_flag(app, {.flag = "--example", .metavar = "", .text = "print a short training log, and exit"},
-                 options->example);
-        return [options](Session& session) { return run(session, *options); };
-      }};
+      .define = define_calibrate};
 }
 
 }  // namespace sextant

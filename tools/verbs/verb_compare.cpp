@@ -154,6 +154,67 @@ ExitCode run_traces(Session& session, const CompareOptions& o, const std::vector
   return judged(session, worst, o.max_error);
 }
 
+// All timelines one above the other; under one plan what was predicted stands there once.
+std::string compared_events(const std::vector<ComparedRun>& runs, bool scale) {
+  std::string events;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const ExecutionGraph& graph = runs[i].runnable->graph();
+    const int first = static_cast<int>(2000 * i);
+    if (i == 0 || scale)
+      events += (events.empty() ? "" : ",") +
+                trace_events(graph, runs[i].runnable->predicted(),
+                             {.prefix = "predicted stage", .first_process = first, .memory = i == 0});
+    events += "," + trace_events(graph, runs[i].measured,
+                                 {.prefix = "measured " + runs[i].path + " stage",
+                                  .first_process = first + 1000,
+                                  .memory = false});
+  }
+  return events;
+}
+
+Json compared_json(const ComparedRun& r) {
+  Json one = {{"run", r.path}, {"ranks", r.runnable->file().plan.world()}};
+  if (const auto& shares = r.runnable->rests_on()) one["rests_on"] = shares_json(*shares);
+  one.update(comparison_json(r.comparison));
+  return one;
+}
+
+void print_compared(Session& session, const ComparedRun& r) {
+  session.terminal.out << r.path << ":\n";
+  if (const auto& profile = r.runnable->profile())
+    session.terminal.out << wrapped_answer(
+        session.terminal, "the step was " + rests_on_text(*profile, *r.runnable->rests_on()));
+  session.terminal.out << '\n';
+  print_comparison(session, r.comparison);
+}
+
+// Runs of one plan, or with --scale of a plan each.
+ExitCode run_folders(Session& session, const CompareOptions& o) {
+  std::vector<ComparedRun> runs;
+  for (std::size_t i = o.scale ? 0 : 1; i < o.paths.size(); ++i) {
+    runs.push_back(compared_run(o.paths[i], o.scale ? "" : o.paths[0], o, session.presets()));
+    if (o.scale || i == 1) tell_former(session, runs.back().runnable->file().former);
+  }
+  if (o.scale) make_curve(runs);
+  if (!o.trace.empty()) write_trace(o.trace, compared_events(runs, o.scale));
+  double worst = 0;
+  for (const ComparedRun& r : runs) worst = std::max(worst, 100 * std::abs(r.comparison.step_ratio() - 1));
+  if (session.common.json) {
+    Json all = Json::array();
+    for (const ComparedRun& r : runs) all.push_back(compared_json(r));
+    print_json(session, "compare", {{"runs", all}});
+  } else if (o.scale) {
+    print_scaling(session, runs);
+  } else {
+    for (const ComparedRun& r : runs) {
+      if (&r != &runs.front()) session.terminal.out << '\n';
+      print_compared(session, r);
+    }
+  }
+  if (!session.common.json && !o.trace.empty()) session.terminal.out << "\nwritten: " << o.trace << '\n';
+  return judged(session, worst, o.max_error);
+}
+
 ExitCode run(Session& session, const CompareOptions& o) {
   const auto first_trace = std::ranges::find_if(o.paths, is_trace);
   if (first_trace != o.paths.end()) {
@@ -172,53 +233,7 @@ ExitCode run(Session& session, const CompareOptions& o) {
         "folder of: sextant run -o, or a trace of the PyTorch profiler or Nsight Systems");
   check_output("--trace", o.trace, o.paths);
   for (std::size_t i = 1; i < o.paths.size(); ++i) refuse_no_run(o.paths[i]);
-  std::vector<ComparedRun> runs;
-  for (std::size_t i = o.scale ? 0 : 1; i < o.paths.size(); ++i) {
-    runs.push_back(compared_run(o.paths[i], o.scale ? "" : o.paths[0], o, session.presets()));
-    if (o.scale || i == 1) tell_former(session, runs.back().runnable->file().former);
-  }
-  if (o.scale) make_curve(runs);
-  if (!o.trace.empty()) {
-    std::string events;
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      const ExecutionGraph& graph = runs[i].runnable->graph();
-      const int first = static_cast<int>(2000 * i);
-      if (i == 0 || o.scale)
-        events += (events.empty() ? "" : ",") +
-                  trace_events(graph, runs[i].runnable->predicted(),
-                               {.prefix = "predicted stage", .first_process = first, .memory = i == 0});
-      events += "," + trace_events(graph, runs[i].measured,
-                                   {.prefix = "measured " + runs[i].path + " stage",
-                                    .first_process = first + 1000,
-                                    .memory = false});
-    }
-    write_trace(o.trace, events);
-  }
-  double worst = 0;
-  for (const ComparedRun& r : runs) worst = std::max(worst, 100 * std::abs(r.comparison.step_ratio() - 1));
-  if (session.common.json) {
-    Json all = Json::array();
-    for (const ComparedRun& r : runs) {
-      Json one = {{"run", r.path}, {"ranks", r.runnable->file().plan.world()}};
-      if (const auto& shares = r.runnable->rests_on()) one["rests_on"] = shares_json(*shares);
-      one.update(comparison_json(r.comparison));
-      all.push_back(one);
-    }
-    print_json(session, "compare", {{"runs", all}});
-  } else if (o.scale) {
-    print_scaling(session, runs);
-  } else {
-    for (const ComparedRun& r : runs) {
-      session.terminal.out << (&r == &runs.front() ? "" : "\n") << r.path << ":\n";
-      if (const auto& profile = r.runnable->profile())
-        session.terminal.out << wrapped_answer(
-            session.terminal, "the step was " + rests_on_text(*profile, *r.runnable->rests_on()));
-      session.terminal.out << '\n';
-      print_comparison(session, r.comparison);
-    }
-  }
-  if (!session.common.json && !o.trace.empty()) session.terminal.out << "\nwritten: " << o.trace << '\n';
-  return judged(session, worst, o.max_error);
+  return run_folders(session, o);
 }
 
 }  // namespace

@@ -171,6 +171,53 @@ ExitCode make(Session& session, const DataVerbOptions& o) {
   return ExitCode::ok;
 }
 
+Run define_data(CLI::App& app) {
+  auto o = std::make_shared<DataVerbOptions>();
+  app.add_option("texts", o->texts, "text files, JSONL files, folders of them, or patterns")
+      ->type_name("TEXT");
+  add_text(app,
+           {.flag = "--tokenizer",
+            .metavar = "FILE|bytes",
+            .text = "LLaMA's tokenizer.model or tokenizer.json, or the folder that has it; bytes: each "
+                    "byte is a token"},
+           o->tokenizer);
+  add_text(app, {.flag = "--out", .metavar = "DIR", .text = "folder to make; one that is there is refused"},
+           o->out);
+  add_text(app, {.flag = "--field", .metavar = "KEY", .text = "field of a JSONL line that holds the text"},
+           o->field);
+  add_text(app,
+           {.flag = "--document",
+            .metavar = "file|paragraph|line",
+            .text = "what one document is in a plain text; of JSONL it is a line"},
+           o->document);
+  add_number(app,
+             {.flag = "--validation",
+              .metavar = "X",
+              .text = "share of the documents that is held out, drawn by --seed",
+              .min = 0,
+              .max = 0.999},
+             o->validation);
+  add_number(app, {.flag = "--seed", .metavar = "N", .text = "of the split", .min = 0, .max = 2147483647},
+             o->seed);
+  add_text(app,
+           {.flag = "--bad-text",
+            .metavar = "stop|skip|replace",
+            .text = "a document that is no text or a bad line: end, leave it out, or put U+FFFD for "
+                    "what is no UTF-8"},
+           o->bad_text);
+  add_number(app,
+             {.flag = "--shard-tokens",
+              .metavar = "N",
+              .text = "tokens after which a shard ends with its document",
+              .min = 1,
+              .max = 1e12},
+             o->shard_tokens);
+  add_text(app,
+           {.flag = "--check", .metavar = "DIR", .text = "compare a data set with its index, byte for byte"},
+           o->check);
+  return [o](Session& session) { return o->check.empty() ? make(session, *o) : check_data(session, *o); };
+}
+
 }  // namespace
 
 Verb data_verb() {
@@ -190,57 +237,7 @@ Verb data_verb() {
            {"its bytes as tokens, every paragraph a document, a tenth of them held out",
             "sextant data help.txt --tokenizer bytes --document paragraph --validation 0.1 --out tokens"},
            {"are they still whole?", "sextant data --check tokens"}},
-      .define = [](CLI::App& app) -> Run {
-        auto o = std::make_shared<DataVerbOptions>();
-        app.add_option("texts", o->texts, "text files, JSONL files, folders of them, or patterns")
-            ->type_name("TEXT");
-        add_text(app,
-                 {.flag = "--tokenizer",
-                  .metavar = "FILE|bytes",
-                  .text = "LLaMA's tokenizer.model or tokenizer.json, or the folder that has it; bytes: each "
-                          "byte is a token"},
-                 o->tokenizer);
-        add_text(app,
-                 {.flag = "--out", .metavar = "DIR", .text = "folder to make; one that is there is refused"},
-                 o->out);
-        add_text(app,
-                 {.flag = "--field", .metavar = "KEY", .text = "field of a JSONL line that holds the text"},
-                 o->field);
-        add_text(app,
-                 {.flag = "--document",
-                  .metavar = "file|paragraph|line",
-                  .text = "what one document is in a plain text; of JSONL it is a line"},
-                 o->document);
-        add_number(app,
-                   {.flag = "--validation",
-                    .metavar = "X",
-                    .text = "share of the documents that is held out, drawn by --seed",
-                    .min = 0,
-                    .max = 0.999},
-                   o->validation);
-        add_number(app,
-                   {.flag = "--seed", .metavar = "N", .text = "of the split", .min = 0, .max = 2147483647},
-                   o->seed);
-        add_text(app,
-                 {.flag = "--bad-text",
-                  .metavar = "stop|skip|replace",
-                  .text = "a document that is no text or a bad line: end, leave it out, or put U+FFFD for "
-                          "what is no UTF-8"},
-                 o->bad_text);
-        add_number(app,
-                   {.flag = "--shard-tokens",
-                    .metavar = "N",
-                    .text = "tokens after which a shard ends with its document",
-                    .min = 1,
-                    .max = 1e12},
-                   o->shard_tokens);
-        add_text(
-            app,
-            {.flag = "--check", .metavar = "DIR", .text = "compare a data set with its index, byte for byte"},
-            o->check);
-        return
-            [o](Session& session) { return o->check.empty() ? make(session, *o) : check_data(session, *o); };
-      }};
+      .define = define_data};
 }
 
 }  // namespace sextant

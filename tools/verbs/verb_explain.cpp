@@ -90,7 +90,8 @@ Explained explain(const Planning& planning, const ExplainOptions& options, RankB
   const Question& q = planning.question();
   const Job searched = planning.job(), job = planning.predicted_job();
   Explained e;
-  e.by = by, e.found = std::move(found);
+  e.by = by;
+  e.found = std::move(found);
   if (q.profile && !e.found.report.ranked.empty()) {
     e.anew = rank_anew(job, by, options.top, kTieShare, e.found.report);
     e.found.proved = false;
@@ -144,6 +145,91 @@ SteadyPlans look_for_best(const Job& job, const SearchSpace& space, RankBy by, c
   return none;
 }
 
+// With the limit on memory under which the search for a steady layout looks.
+SteadyPlans found_for(const Planning& planning, const ExplainOptions& options, RankBy by,
+                      const SearchSpace& space, const DecisionBasis& basis, Searching& searching) {
+  const Question& q = planning.question();
+  if (by != RankBy::undisturbed && !options.daring)  // the first one is recommended, as by `plan`
+    searching.limit_memory(most_needed(q.cluster.device, q.stack, basis.rule.most_oom_chance));
+  const int top = q.profile ? std::max(kRankedAnew, 2 * options.top) : std::max(options.top, kJudged);
+  return look_for_best(planning.job(), space, by, searching.options(top));
+}
+
+void write_chosen(const Session& session, const Planning& planning, const std::string& output,
+                  const Explained& e) {
+  PlanFile file = plan_file_of(session, planning.question(), e.chosen, e.prediction, e.time, e.by);
+  file.prediction.goodput = goodput(planning.job(), e.chosen, e.prediction.step);
+  save_plan_file(output, file);
+}
+
+void answer_explained_json(Session& session, const Planning& planning, const Explained& e,
+                           const DecisionBasis& basis) {
+  const Question& q = planning.question();
+  nlohmann::ordered_json answer = explained_json(q, e);
+  if (!e.own.rejection) {
+    const DecisionRule& rule = basis.rule;
+    answer["risk"] = risk_json(e.prediction, rule, e.prediction.chance_of_overflow < rule.most_oom_chance);
+    answer["evidence"] = evidence_json(evidence_of(planning.job(), basis.evidence, e.chosen));
+  }
+  if (q.profile) answer["profile"] = profile_json(*q.profile, planning.costs());
+  if (e.anew) {
+    answer["best_bound_s"] = nullptr;
+    answer["ranked_anew"] = ranked_anew_json(*e.anew);
+  }
+  print_json(session, "explain", answer);
+}
+
+// What was asked, and what the chosen layout needs to be run and has been seen of it.
+void print_head(Session& session, const Planning& planning, const Explained& e, const EvidenceTable& seen) {
+  const Question& q = planning.question();
+  const auto say = [&](const std::string& text) {
+    print_wrapped(session.terminal.out, session.terminal, text);
+  };
+  say(question_text(q));
+  print_notes(session, q);
+  if (!e.own.rejection) {
+    if (const std::string text = framework_setting(e.chosen, q.training, q.stack); !text.empty())
+      say("note: " + text);
+    say(evidence_text(evidence_of(planning.job(), seen, e.chosen), q.stack.name,
+                      q.cluster.device.generation));
+    if (const std::string text = layout_setting(e.chosen, q.model, q.stack); !text.empty())
+      say("note: " + text);
+  }
+  session.terminal.out << '\n';
+}
+
+// `written`: the layout's file, if it was written.
+std::string next_command(const Session& session, const Question& q, const QuestionOptions& asked,
+                         const Explained& e, const std::string& written) {
+  const bool file = !written.empty() || q.file.has_value();
+  // What cannot run need not be simulated; what runs today is compared with what is recommended.
+  if ((e.own.rejection && !file) || (q.from && asked.plan.empty()))
+    return "sextant plan" + question_arguments(session, asked);
+  return fmt::format("sextant simulate{} --plan {}{}", file ? "" : question_arguments(session, asked),
+                     !written.empty() ? written
+                     : file           ? asked.plan
+                                      : plan_key(e.chosen),
+                     file && q.profile ? " --profile " + q.profile->file : "");
+}
+
+void answer_explained_text(Session& session, const Planning& planning, const QuestionOptions& asked,
+                           const Explained& e, const DecisionBasis& basis, const std::string& written) {
+  const Question& q = planning.question();
+  auto& out = session.terminal.out;
+  print_head(session, planning, e, basis.evidence);
+  if (e.own.rejection)
+    print_why(session, q, {e.chosen, e.own, {}}, e.by);
+  else
+    print_choice(session, planning, e);
+  for (const Asked& why : e.why) print_why(session, q, why, e.by);
+  print_alternatives(session, e);
+  print_sensitivities(session, e);
+  if (e.stopped) out << "\nstopped early: not every question was asked\n";
+  if (!written.empty()) out << "\nwritten: " << written << '\n';
+  out << '\n'
+      << command_lines(session.terminal.columns, "next: ", next_command(session, q, asked, e, written));
+}
+
 ExitCode run(Session& session, ExplainOptions options) {
   if (options.decision >= 0) return explain_decision(session, options.layout, options.decision);
   take_layout(options.layout, options.question);
@@ -157,12 +243,9 @@ ExitCode run(Session& session, ExplainOptions options) {
   for (const auto& key : options.why) read_key(key, q);  // a slip shows before the search
   Searching searching(session.terminal, options.budget_s);
   const DecisionBasis basis{load_decision_rule(session.presets()), load_evidence(session.presets())};
-  if (by != RankBy::undisturbed && !options.daring)  // the first one is recommended, as by `plan`
-    searching.limit_memory(most_needed(q.cluster.device, q.stack, basis.rule.most_oom_chance));
   const int world = q.plan && q.plan->world() <= q.cluster.gpus() ? q.plan->world() : q.cluster.gpus();
   const SearchSpace space = default_space(q.model, q.training, q.cluster.device, world, q.limits);
-  const int top = q.profile ? std::max(kRankedAnew, 2 * options.top) : std::max(options.top, kJudged);
-  SteadyPlans found = look_for_best(planning.job(), space, by, searching.options(top));
+  SteadyPlans found = found_for(planning, options, by, space, basis, searching);
   const SearchReport& report = found.report;
   if (report.ranked.empty() && !q.plan && !session.common.json)
     return print_nothing(session, "explain", planning, space, report, searching, options.question);
@@ -174,65 +257,68 @@ ExitCode run(Session& session, ExplainOptions options) {
   if (!e.own.rejection)
     e.calibrated = use_covariance(session, options.question, q, e.chosen, e.prediction).has_value();
   searching.finish();
-  const bool writes = !options.output.empty() && !e.own.rejection;  // what cannot run is no plan
-  if (writes) {
-    PlanFile file = plan_file_of(session, q, e.chosen, e.prediction, e.time, by);
-    file.prediction.goodput = goodput(planning.job(), e.chosen, e.prediction.step);
-    save_plan_file(options.output, file);
-  }
-  const Evidence evidence = evidence_of(planning.job(), basis.evidence, e.chosen);
-  if (session.common.json) {
-    nlohmann::ordered_json answer = explained_json(q, e);
-    if (!e.own.rejection) {
-      const DecisionRule& rule = basis.rule;
-      answer["risk"] = risk_json(e.prediction, rule, e.prediction.chance_of_overflow < rule.most_oom_chance);
-      answer["evidence"] = evidence_json(evidence);
-    }
-    if (q.profile) answer["profile"] = profile_json(*q.profile, planning.costs());
-    if (e.anew) {
-      answer["best_bound_s"] = nullptr;
-      answer["ranked_anew"] = ranked_anew_json(*e.anew);
-    }
-    print_json(session, "explain", answer);
-  } else {
-    auto& out = session.terminal.out;
-    print_wrapped(out, session.terminal, question_text(q));
-    print_notes(session, q);
-    if (const std::string text = framework_setting(e.chosen, q.training, q.stack);
-        !text.empty() && !e.own.rejection)
-      print_wrapped(out, session.terminal, "note: " + text);
-    if (!e.own.rejection)
-      print_wrapped(out, session.terminal,
-                    evidence_text(evidence, q.stack.name, q.cluster.device.generation));
-    if (const std::string text = layout_setting(e.chosen, q.model, q.stack);
-        !text.empty() && !e.own.rejection)
-      print_wrapped(out, session.terminal, "note: " + text);
-    out << '\n';
-    if (e.own.rejection)
-      print_why(session, q, {e.chosen, e.own, {}}, by);
-    else
-      print_choice(session, planning, e);
-    for (const Asked& why : e.why) print_why(session, q, why, by);
-    print_alternatives(session, e);
-    print_sensitivities(session, e);
-    if (e.stopped) out << "\nstopped early: not every question was asked\n";
-    if (writes) out << "\nwritten: " << options.output << '\n';
-    const bool file = writes || q.file.has_value();
-    std::string next;
-    // What cannot run need not be simulated; what runs today is compared with what is recommended.
-    if ((e.own.rejection && !file) || (q.from && options.question.plan.empty()))
-      next = "sextant plan" + question_arguments(session, options.question);
-    else
-      next = fmt::format("sextant simulate{} --plan {}{}",
-                         file ? "" : question_arguments(session, options.question),
-                         writes ? options.output
-                         : file ? options.question.plan
-                                : plan_key(e.chosen),
-                         file && q.profile ? " --profile " + q.profile->file : "");
-    out << '\n' << command_lines(session.terminal.columns, "next: ", next);
-  }
+  const std::string written = e.own.rejection ? "" : options.output;  // what cannot run is no plan
+  if (!written.empty()) write_chosen(session, planning, written, e);
+  if (session.common.json)
+    answer_explained_json(session, planning, e, basis);
+  else
+    answer_explained_text(session, planning, options.question, e, basis, written);
   if (searching.interrupted()) return ExitCode::interrupted;
   return e.own.rejection ? ExitCode::no_feasible_plan : ExitCode::ok;
+}
+
+Run define_explain(CLI::App& app) {
+  auto options = std::make_shared<ExplainOptions>();
+  add_text(app,
+           {.flag = "layout",
+            .metavar = "KEY|FILE",
+            .text = "the layout to explain, or a plan file; without it, what 'sextant plan' recommends"},
+           options->layout);
+  add_question_options(app, options->question, {.plan = true, .limits = true, .profile = true, .from = true});
+  add_jitter_options(app, options->jitter);
+  add_list(app,
+           {.flag = "--why",
+            .metavar = "KEY",
+            .text = "why not this layout? Fields left out of the key are filled in as by --plan; repeatable"},
+           options->why);
+  add_number(app,
+             {.flag = "--decision",
+              .metavar = "N",
+              .text = "decision N of the folder of a run with --adapt, in place of a layout: why, and "
+                      "what came of it; "
+                      "0 = at the start",
+              .min = -1,
+              .max = 1e9},
+             options->decision);
+  add_number(app,
+             {.flag = "--top",
+              .metavar = "N",
+              .text = "layouts to compare: the best and the next ones",
+              .unit = "",
+              .min = 1,
+              .max = 1000},
+             options->top);
+  add_text(app, {.flag = "-o,--output", .metavar = "FILE", .text = "write the layout as a plan file"},
+           options->output);
+  add_flag(app,
+           {.flag = "--quick",
+            .metavar = "",
+            .text = "leave out the searches with other fields and on other machines"},
+           options->quick);
+  add_flag(app,
+           {.flag = "--daring",
+            .metavar = "",
+            .text = "without a layout: the fastest on paper, whatever its risk and its features"},
+           options->daring);
+  add_number(app,
+             {.flag = "--budget-s",
+              .metavar = "SECONDS",
+              .text = "stop after this time with what was found; 0 = until all is said",
+              .unit = "seconds",
+              .min = 0,
+              .max = 1e6},
+             options->budget_s);
+  return [options](Session& session) { return run(session, *options); };
 }
 
 }  // namespace
@@ -253,63 +339,7 @@ Verb explain_verb() {
                     "sextant explain tp4.pp2.dp8.z1.mbs1 --model llama-2-13b --cluster 8x8xa100-80gb --json"},
                    {"by the measured times of its operations",
                     "sextant explain small.json --profile works.json --quick"}},
-      .define = [](CLI::App& app) -> Run {
-        auto options = std::make_shared<ExplainOptions>();
-        add_text(
-            app,
-            {.flag = "layout",
-             .metavar = "KEY|FILE",
-             .text = "the layout to explain, or a plan file; without it, what 'sextant plan' recommends"},
-            options->layout);
-        add_question_options(app, options->question,
-                             {.plan = true, .limits = true, .profile = true, .from = true});
-        add_jitter_options(app, options->jitter);
-        add_list(
-            app,
-            {.flag = "--why",
-             .metavar = "KEY",
-             .text =
-                 "why not this layout? Fields left out of the key are filled in as by --plan; repeatable"},
-            options->why);
-        add_number(app,
-                   {.flag = "--decision",
-                    .metavar = "N",
-                    .text = "decision N of the folder of a run with --adapt, in place of a layout: why, and "
-                            "what came of it; "
-                            "0 = at the start",
-                    .min = -1,
-                    .max = 1e9},
-                   options->decision);
-        add_number(app,
-                   {.flag = "--top",
-                    .metavar = "N",
-                    .text = "layouts to compare: the best and the next ones",
-                    .unit = "",
-                    .min = 1,
-                    .max = 1000},
-                   options->top);
-        add_text(app, {.flag = "-o,--output", .metavar = "FILE", .text = "write the layout as a plan file"},
-                 options->output);
-        add_flag(app,
-                 {.flag = "--quick",
-                  .metavar = "",
-                  .text = "leave out the searches with other fields and on other machines"},
-                 options->quick);
-        add_flag(app,
-                 {.flag = "--daring",
-                  .metavar = "",
-                  .text = "without a layout: the fastest on paper, whatever its risk and its features"},
-                 options->daring);
-        add_number(app,
-                   {.flag = "--budget-s",
-                    .metavar = "SECONDS",
-                    .text = "stop after this time with what was found; 0 = until all is said",
-                    .unit = "seconds",
-                    .min = 0,
-                    .max = 1e6},
-                   options->budget_s);
-        return [options](Session& session) { return run(session, *options); };
-      }};
+      .define = define_explain};
 }
 
 }  // namespace sextant

@@ -176,7 +176,9 @@ Exported find_exported(const Session& session, const Question& asked, const Chos
   Exported e;
   const Question q = question_under(asked, chosen, session.presets());
   PlanFile file = *asked.file;
-  file.stack = q.stack, file.training = q.training, file.cluster = q.cluster;
+  file.stack = q.stack;
+  file.training = q.training;
+  file.cluster = q.cluster;
   e.missing = inexpressible(chosen, q.stack, file);
   if (!e.missing.empty()) {
     if (nearest) e.nearest = nearest_plan(q, chosen, session.presets());

@@ -72,7 +72,8 @@ class Profiling {
   Profiling(Session& session, const ProfileVerbOptions& o) : session_(session), o_(o), watch_(o.running) {
     profile_.machine = machine_of(o.running);
     profile_.date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
-    profile_.sextant = version_text(), profile_.command = last_parts(session.arguments);
+    profile_.sextant = version_text();
+    profile_.command = last_parts(session.arguments);
     profile_.timed_by = "events";
     if (!watch_.missing().empty())
       note("clocks, temperature and power of the GPU are not known: " + watch_.missing());
@@ -210,7 +211,10 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
     if (o.machine || o.plans.empty()) profiling.machine();
     if (!o.plans.empty() || !o.running.processes()) profiling.works(interrupt.stopped(), keep);
   } catch (const std::exception& failed) {
-    if (profiling.has_measured() && profiling.first_rank()) profiling.tell_cut_short(failed.what()), keep();
+    if (profiling.has_measured() && profiling.first_rank()) {
+      profiling.tell_cut_short(failed.what());
+      keep();
+    }
     throw;
   }
   if (!profiling.first_rank()) return ExitCode::ok;

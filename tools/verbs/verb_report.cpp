@@ -49,8 +49,10 @@ ExitCode run(Session& session, const ReportOptions& o) {
   write_file_atomic(o.output, page);
   std::size_t sections = 0, charts = 0;
   for (const ReportChapter& chapter : report.chapters)
-    for (const ReportSection& section : chapter.sections)
-      ++sections, charts += section.chart.is_null() ? 0 : 1;
+    for (const ReportSection& section : chapter.sections) {
+      ++sections;
+      charts += section.chart.is_null() ? 0 : 1;
+    }
   if (session.common.json) {
     nlohmann::ordered_json chapters = nlohmann::ordered_json::array();
     for (const ReportChapter& chapter : report.chapters) {

@@ -38,7 +38,10 @@ class Written {
       : out_(out), tokenizer_(tokenizer), tokens_(std::move(prompt)) {
     show(false);
   }
-  void add(std::int32_t token) { tokens_.push_back(token), show(false); }
+  void add(std::int32_t token) {
+    tokens_.push_back(token);
+    show(false);
+  }
   void end() { show(true); }
   std::string text() const { return tokenizer_.decode(tokens_); }
 
@@ -130,68 +133,61 @@ ExitCode run(Session& session, const SampleOptions& o) {
   return interrupt.stopped().load() ? ExitCode::interrupted : ExitCode::ok;
 }
 
+Run define_sample(CLI::App& app) {
+  auto o = std::make_shared<SampleOptions>();
+  app.add_option("from", o->from, "a run's folder (its newest checkpoint), or a Hugging Face folder")
+      ->type_name("DIR");
+  add_text(app, {.flag = "--prompt", .metavar = "TEXT", .text = "the beginning of the text"}, o->prompt);
+  add_text(app,
+           {.flag = "--tokenizer",
+            .metavar = "FILE",
+            .text = "tokenizer.json, tokenizer.model or `bytes`; otherwise the one beside the "
+                    "weights, or of the run's data"},
+           o->tokenizer);
+  add_step_option(app, o->step);
+  add_number(app,
+             {.flag = "--max-tokens", .metavar = "N", .text = "tokens to generate", .min = 1, .max = 1e6},
+             o->max_tokens);
+  add_number(app,
+             {.flag = "--temperature",
+              .metavar = "T",
+              .text = "0 takes the likeliest token; 1 the model's own probabilities",
+              .min = 0,
+              .max = 100},
+             o->temperature);
+  add_number(app,
+             {.flag = "--top-p",
+              .metavar = "P",
+              .text = "choose among the likeliest tokens that together have this probability",
+              .min = 0,
+              .max = 1},
+             o->top_p);
+  add_number(
+      app,
+      {.flag = "--seed", .metavar = "N", .text = "random seed of the sampling", .min = 0, .max = 2147483647},
+      o->seed);
+  add_text(app, {.flag = "--dtype", .metavar = "fp32|bf16|fp64", .text = "data type of the GEMMs"}, o->dtype);
+  add_number(
+      app,
+      {.flag = "--threads", .metavar = "N", .text = "in the GEMMs; 0 = all cores", .min = 0, .max = 1024},
+      o->threads);
+  return [o](Session& session) { return run(session, *o); };
+}
+
 }  // namespace
 
 Verb sample_verb() {
-  return {
-      .name = "sample",
-      .summary = "continue a text, to look at a checkpoint",
-      .description =
-          "Reads weights and writes what they make of a text, token by token, on one rank. Temperature 0 "
-          "takes the "
-          "likeliest token each time; the same seed gives the same text. One sequence at a time: for "
-          "looking, not "
-          "for serving.",
-      .examples = {{"what a run has learnt so far",
-                    "sextant sample tiny-run --tokenizer bytes --prompt Once --max-tokens 8"}},
-      .define = [](CLI::App& app) -> Run {
-        auto o = std::make_shared<SampleOptions>();
-        app.add_option("from", o->from, "a run's folder (its newest checkpoint), or a Hugging Face folder")
-            ->type_name("DIR");
-        add_text(app, {.flag = "--prompt", .metavar = "TEXT", .text = "the beginning of the text"},
-                 o->prompt);
-        add_text(app,
-                 {.flag = "--tokenizer",
-                  .metavar = "FILE",
-                  .text = "tokenizer.json, tokenizer.model or `bytes`; otherwise the one beside the "
-                          "weights, or of the run's data"},
-                 o->tokenizer);
-        add_step_option(app, o->step);
-        add_number(
-            app, {.flag = "--max-tokens", .metavar = "N", .text = "tokens to generate", .min = 1, .max = 1e6},
-            o->max_tokens);
-        add_number(app,
-                   {.flag = "--temperature",
-                    .metavar = "T",
-                    .text = "0 takes the likeliest token; 1 the model's own probabilities",
-                    .min = 0,
-                    .max = 100},
-                   o->temperature);
-        add_number(app,
-                   {.flag = "--top-p",
-                    .metavar = "P",
-                    .text = "choose among the likeliest tokens that together have this probability",
-                    .min = 0,
-                    .max = 1},
-                   o->top_p);
-        add_number(app,
-                   {.flag = "--seed",
-                    .metavar = "N",
-                    .text = "random seed of the sampling",
-                    .min = 0,
-                    .max = 2147483647},
-                   o->seed);
-        add_text(app, {.flag = "--dtype", .metavar = "fp32|bf16|fp64", .text = "data type of the GEMMs"},
-                 o->dtype);
-        add_number(app,
-                   {.flag = "--threads",
-                    .metavar = "N",
-                    .text = "in the GEMMs; 0 = all cores",
-                    .min = 0,
-                    .max = 1024},
-                   o->threads);
-        return [o](Session& session) { return run(session, *o); };
-      }};
+  return {.name = "sample",
+          .summary = "continue a text, to look at a checkpoint",
+          .description =
+              "Reads weights and writes what they make of a text, token by token, on one rank. Temperature 0 "
+              "takes the "
+              "likeliest token each time; the same seed gives the same text. One sequence at a time: for "
+              "looking, not "
+              "for serving.",
+          .examples = {{"what a run has learnt so far",
+                        "sextant sample tiny-run --tokenizer bytes --prompt Once --max-tokens 8"}},
+          .define = define_sample};
 }
 
 }  // namespace sextant

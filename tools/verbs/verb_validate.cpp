@@ -144,7 +144,8 @@ void use_covariance(const std::vector<RunRow>& rows, std::vector<RunPrediction>&
     if (!p.step_s || !p.uncertainty) continue;
     const ResolvedRun run = resolve(rows[i], map, presets);
     const CalibratedUncertainty d = calibrated_uncertainty(run, file, presets, p.step_half_width);
-    p.step_lower_s = *p.step_s / (1 + d.half_width), p.step_upper_s = *p.step_s * (1 + d.half_width);
+    p.step_lower_s = *p.step_s / (1 + d.half_width);
+    p.step_upper_s = *p.step_s * (1 + d.half_width);
     if (d.far()) p.note += std::string(p.note.empty() ? "" : "; ") + "far from the runs of the calibration";
   }
 }
@@ -210,6 +211,82 @@ ExitCode validate_held_out(Session& session, const ValidateOptions& options, con
   return ExitCode::ok;
 }
 
+// Predicted runs beside what was measured, and their scores.
+struct Validated {
+  const RunTables& tables;
+  std::vector<RunPrediction> predictions;
+  std::vector<SourceScore> scores;
+  DecisionGroups groups;
+  const std::vector<RunRow>& rows() const { return tables.rows; }
+};
+
+// Of the sources of which something is predicted the one that is off most; null: none is.
+const SourceScore* worst_source(const std::vector<SourceScore>& scores) {
+  const SourceScore* worst = nullptr;
+  for (const auto& s : scores)
+    if (s.rows > s.unpredicted && (!worst || s.mape > worst->mape)) worst = &s;
+  return worst;
+}
+
+Json validated_json(Session& session, const Validated& v) {
+  Json j = to_json(v.scores, v.predictions, v.tables);
+  for (std::size_t i = 0; i < v.rows().size(); ++i) {
+    const RunRow& row = v.rows()[i];
+    j["runs"][i]["source"] = row.source;
+    j["runs"][i]["measured_step_time_s"] = row.step_time ? Json(row.step_time->v) : Json(nullptr);
+  }
+  j["recommendation"] = decision_json(session, v.groups, v.rows());
+  return j;
+}
+
+// `written`: the file of --predictions; empty: none.
+void print_validated(Session& session, const Validated& v, const std::string& written) {
+  auto& out = session.terminal.out;
+  const std::size_t rows = v.rows().size();
+  const auto predicted =
+      std::ranges::count_if(v.predictions, [](const auto& p) { return p.step_s.has_value(); });
+  out << fmt::format("{} run{}, {} of them predicted\n", rows, rows == 1 ? "" : "s", predicted);
+  print_scores(session, v.scores);
+  print_decision(session, v.groups, v.rows());
+  std::vector<std::string> notes;
+  for (const RunPrediction& p : v.predictions) notes.push_back(p.note);
+  for (const std::string& unknown : unknown_names(notes)) print_wrapped(out, session.terminal, unknown);
+  print_unmeasured(session, v.rows(), v.predictions);
+  if (written.empty())
+    out << "\nnext: --predictions OUT.csv writes the prediction of every run\n";
+  else
+    out << fmt::format("\nwritten: {}\n", written);
+}
+
+// Predicts the rows one by one, and scores them.
+ExitCode validate_rows(Session& session, const ValidateOptions& options, const RunTables& tables,
+                       const FrameworkMap& map, const std::optional<CalibrationFile>& calibration) {
+  const auto presets = session.presets();
+  const std::vector<RunRow>& rows = tables.rows;
+  const CalibratedPresets calibrated(presets, calibration ? calibration->settings() : std::vector<Setting>(),
+                                     calibration ? calibration->learned() : Residual());
+  Validated v{tables, predict_with_progress(session, tables, map, calibrated.options()), {}, {}};
+  tell_unpredicted(session, rows, v.predictions);
+  tell_units(session, rows, v.predictions);
+  if (calibration) use_covariance(rows, v.predictions, *calibration, map, presets);
+  if (!options.predictions.empty()) write_file_atomic(options.predictions, predictions_csv(v.predictions));
+  v.scores = score_runs(rows, v.predictions, {.with_quality_c = options.quality_c});
+  v.groups = decision_groups_of(rows, v.predictions, options.quality_c);
+  if (options.fit_decision) return fit_decision(session, v.groups, rows);
+  if (session.common.json)
+    print_json(session, "validate", validated_json(session, v));
+  else
+    print_validated(session, v, options.predictions);
+  const SourceScore* worst = worst_source(v.scores);
+  const bool outside = options.max_error > 0 && worst && worst->mape > options.max_error;
+  if (outside)
+    session.terminal.err << fmt::format("{}: mean error {:.1f} %, tolerated {:g} %\n", worst->source,
+                                        worst->mape, options.max_error);
+  session.terminal.out.flush();
+  if (!tables.bad.empty()) throw ConfigError(tables.bad);
+  return outside ? ExitCode::outside_tolerance : ExitCode::ok;
+}
+
 ExitCode run(Session& session, const ValidateOptions& options) {
   if (options.example) {
     session.terminal.out << example_runs();
@@ -225,65 +302,72 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   if (options.held_out && !options.calibration.empty())
     throw UsageError("--held-out fits its own constants: it takes no --calibration");
   check_output("--predictions", options.predictions, readable(options.files));
-  const auto presets = session.presets();
   RunTables tables = read_run_tables(options.files);
-  std::vector<RunRow>& rows = tables.rows;
   for (const std::string& file : tables.left_out)
     session.terminal.err << wrapped_message(session.terminal, "left out: " + file + '\n');
-  refuse_repeated(rows);
+  refuse_repeated(tables.rows);
   std::optional<CalibrationFile> calibration;
   if (!options.calibration.empty()) calibration = load_calibration(options.calibration);
-  const FrameworkMap map = load_framework_map(presets);
-  if (!options.write_evidence.empty()) write_evidence(session, rows, map, options.write_evidence);
-  if (options.against_experts) return compare_with_experts(session, rows, map);
+  const FrameworkMap map = load_framework_map(session.presets());
+  if (!options.write_evidence.empty()) write_evidence(session, tables.rows, map, options.write_evidence);
+  if (options.against_experts) return compare_with_experts(session, tables.rows, map);
   if (options.held_out) return validate_held_out(session, options, tables, map);
-  const CalibratedPresets calibrated(presets, calibration ? calibration->settings() : std::vector<Setting>(),
-                                     calibration ? calibration->learned() : Residual());
-  auto predictions = predict_with_progress(session, tables, map, calibrated.options());
-  tell_unpredicted(session, rows, predictions);
-  tell_units(session, rows, predictions);
-  if (calibration) use_covariance(rows, predictions, *calibration, map, presets);
-  if (!options.predictions.empty()) write_file_atomic(options.predictions, predictions_csv(predictions));
-  const auto scores = score_runs(rows, predictions, {.with_quality_c = options.quality_c});
-  const auto groups = decision_groups_of(rows, predictions, options.quality_c);
-  if (options.fit_decision) return fit_decision(session, groups, rows);
+  return validate_rows(session, options, tables, map, calibration);
+}
 
-  const SourceScore* worst = nullptr;
-  for (const auto& s : scores)
-    if (s.rows > s.unpredicted && (!worst || s.mape > worst->mape)) worst = &s;
-  const bool outside = options.max_error > 0 && worst && worst->mape > options.max_error;
-  if (session.common.json) {
-    Json j = to_json(scores, predictions, tables);
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      j["runs"][i]["source"] = rows[i].source;
-      j["runs"][i]["measured_step_time_s"] = rows[i].step_time ? Json(rows[i].step_time->v) : Json(nullptr);
-    }
-    j["recommendation"] = decision_json(session, groups, rows);
-    print_json(session, "validate", j);
-  } else {
-    const auto unpredicted =
-        std::count_if(predictions.begin(), predictions.end(), [](const auto& p) { return !p.step_s; });
-    session.terminal.out << fmt::format("{} run{}, {} of them predicted\n", rows.size(),
-                                        rows.size() == 1 ? "" : "s",
-                                        rows.size() - static_cast<std::size_t>(unpredicted));
-    print_scores(session, scores);
-    print_decision(session, groups, rows);
-    std::vector<std::string> notes;
-    for (const RunPrediction& p : predictions) notes.push_back(p.note);
-    for (const std::string& unknown : unknown_names(notes))
-      print_wrapped(session.terminal.out, session.terminal, unknown);
-    print_unmeasured(session, rows, predictions);
-    if (options.predictions.empty())
-      session.terminal.out << "\nnext: --predictions OUT.csv writes the prediction of every run\n";
-    else
-      session.terminal.out << fmt::format("\nwritten: {}\n", options.predictions);
-  }
-  if (outside)
-    session.terminal.err << fmt::format("{}: mean error {:.1f} %, tolerated {:g} %\n", worst->source,
-                                        worst->mape, options.max_error);
-  session.terminal.out.flush();
-  if (!tables.bad.empty()) throw ConfigError(tables.bad);
-  return outside ? ExitCode::outside_tolerance : ExitCode::ok;
+Run define_validate(CLI::App& app) {
+  auto options = std::make_shared<ValidateOptions>();
+  app.add_option("runs", options->files, "CSV files of runs, or folders of them")->type_name("FILE");
+  add_text(app,
+           {.flag = "--predictions",
+            .metavar = "FILE",
+            .text = "write every run's prediction with its interval as CSV"},
+           options->predictions);
+  add_text(app,
+           {.flag = "--calibration",
+            .metavar = "FILE",
+            .text = "constants of your machines, written by 'sextant calibrate -o FILE'"},
+           options->calibration);
+  add_text(app,
+           {.flag = "--collectives",
+            .metavar = "FILE",
+            .text = "score predicted collectives on a table of nccl-tests results instead of runs"},
+           options->collectives);
+  add_number(app,
+             {.flag = "--max-error",
+              .metavar = "PERCENT",
+              .text = "largest mean error of a source that is accepted; 0 = any",
+              .unit = "percent",
+              .min = 0,
+              .max = 1000},
+             options->max_error);
+  add_flag(app,
+           {.flag = "--fit-decision",
+            .metavar = "",
+            .text = "fit the constants of the recommendation to these runs, leave-one-source-out"},
+           options->fit_decision);
+  add_flag(app,
+           {.flag = "--against-experts",
+            .metavar = "",
+            .text = "plan every published tuned layout's question and compare the recommendation"},
+           options->against_experts);
+  add_text(app,
+           {.flag = "--write-evidence",
+            .metavar = "FILE",
+            .text = "write the counts of these runs that answers name as evidence"},
+           options->write_evidence);
+  add_flag(app, {.flag = "--quality-c", .metavar = "", .text = "score rows of quality c too"},
+           options->quality_c);
+  add_flag(app,
+           {.flag = "--held-out",
+            .metavar = "",
+            .text = "score fits that did not see the runs: each source by a fit to the others, larger "
+                    "clusters, devices and features by fits without them (about a minute)"},
+           options->held_out);
+  add_flag(app,
+           {.flag = "--example", .metavar = "", .text = "print a CSV file with one unmeasured run, and exit"},
+           options->example);
+  return [options](Session& session) { return run(session, *options); };
 }
 
 }  // namespace
@@ -307,62 +391,7 @@ Verb validate_verb() {
                    {"its prediction", "sextant validate runs.csv --predictions out.csv"},
                    {"in CI: exit code 6 when a source is off by more",
                     "sextant validate runs.csv --max-error 25"}},
-      .define = [](CLI::App& app) -> Run {
-        auto options = std::make_shared<ValidateOptions>();
-        app.add_option("runs", options->files, "CSV files of runs, or folders of them")->type_name("FILE");
-        add_text(app,
-                 {.flag = "--predictions",
-                  .metavar = "FILE",
-                  .text = "write every run's prediction with its interval as CSV"},
-                 options->predictions);
-        add_text(app,
-                 {.flag = "--calibration",
-                  .metavar = "FILE",
-                  .text = "constants of your machines, written by 'sextant calibrate -o FILE'"},
-                 options->calibration);
-        add_text(app,
-                 {.flag = "--collectives",
-                  .metavar = "FILE",
-                  .text = "score predicted collectives on a table of nccl-tests results instead of runs"},
-                 options->collectives);
-        add_number(app,
-                   {.flag = "--max-error",
-                    .metavar = "PERCENT",
-                    .text = "largest mean error of a source that is accepted; 0 = any",
-                    .unit = "percent",
-                    .min = 0,
-                    .max = 1000},
-                   options->max_error);
-        add_flag(app,
-                 {.flag = "--fit-decision",
-                  .metavar = "",
-                  .text = "fit the constants of the recommendation to these runs, leave-one-source-out"},
-                 options->fit_decision);
-        add_flag(app,
-                 {.flag = "--against-experts",
-                  .metavar = "",
-                  .text = "plan every published tuned layout's question and compare the recommendation"},
-                 options->against_experts);
-        add_text(app,
-                 {.flag = "--write-evidence",
-                  .metavar = "FILE",
-                  .text = "write the counts of these runs that answers name as evidence"},
-                 options->write_evidence);
-        add_flag(app, {.flag = "--quality-c", .metavar = "", .text = "score rows of quality c too"},
-                 options->quality_c);
-        add_flag(app,
-                 {.flag = "--held-out",
-                  .metavar = "",
-                  .text = "score fits that did not see the runs: each source by a fit to the others, larger "
-                          "clusters, devices and features by fits without them (about a minute)"},
-                 options->held_out);
-        add_flag(app,
-                 {.flag = "--example",
-                  .metavar = "",
-                  .text = "print a CSV file with one unmeasured run, and exit"},
-                 options->example);
-        return [options](Session& session) { return run(session, *options); };
-      }};
+      .define = define_validate};
 }
 
 }  // namespace sextant

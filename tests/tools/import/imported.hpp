@@ -22,7 +22,9 @@ inline ImportedRun imported(const std::filesystem::path& file) {
 inline Question asked_from(const std::filesystem::path& file, const std::string& cluster,
                            const std::string& model = "") {
   QuestionOptions options;
-  options.from = file.string(), options.cluster = cluster, options.model = model;
+  options.from = file.string();
+  options.cluster = cluster;
+  options.model = model;
   return read_question(options, kPresets);
 }
 

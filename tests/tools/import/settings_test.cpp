@@ -29,7 +29,10 @@ TEST(ImportTorchtitan, Toml) {
 // Each line is read once, however many there are.
 TEST(ImportTorchtitan, AHundredThousandFunctions) {
   std::string text, lines = "def g():\n  return 1\n";
-  for (int i = 0; i < 100'000; ++i) text += "def f():\n  return TrainingConfig()\n", lines += "x=1,\n";
+  for (int i = 0; i < 100'000; ++i) {
+    text += "def f():\n  return TrainingConfig()\n";
+    lines += "x=1,\n";
+  }
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(config_functions(text).size(), 100'000u);
   EXPECT_TRUE(config_functions(lines + lines).empty());

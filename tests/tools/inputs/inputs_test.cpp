@@ -83,7 +83,10 @@ TEST(Inputs, APlanFileBringsEverythingAndOptionsOverrideIt) {
   const TempDir folder;
   const Question q = ask(base({"--plan", "tp4.pp2.dp8.z1.mbs1"}));
   PlanFile file;
-  file.model = q.model, file.training = q.training, file.cluster = q.cluster, file.stack = q.stack;
+  file.model = q.model;
+  file.training = q.training;
+  file.cluster = q.cluster;
+  file.stack = q.stack;
   file.plan = *q.plan;
   const std::string path = (folder.path() / "plan.json").string();
   save_plan_file(path, file);

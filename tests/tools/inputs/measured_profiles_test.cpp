@@ -136,7 +136,8 @@ TEST_F(Profiles, WhatIsStatedStays) {
   std::erase_if(p.works, [](const auto& w) { return w.first.starts_with("mlp"); });
   p.facts.emplace().outside_GiB = 0.25;
   p.facts->measurements.resize(1);
-  p.facts->measurements[0].what = "launch", p.facts->measurements[0].median_us = 2;
+  p.facts->measurements[0].what = "launch";
+  p.facts->measurements[0].median_us = 2;
   write("p.json", json(p));
   const auto with = [](const Words& set) {
     return answer(Words{"simulate", "--plan", "dp2.z1.mbs2", "--model", "stories-260k", "--cluster", "laptop",

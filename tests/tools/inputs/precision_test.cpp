@@ -72,7 +72,8 @@ TEST_F(PrecisionBadInput, NamesAndDevices) {
 
 TEST(Precision, WinsOverTheFile) {
   QuestionOptions options;
-  options.from = importing::golden("megatron_llama3_8b_fp8.sh").string(), options.cluster = "1x8xh100";
+  options.from = importing::golden("megatron_llama3_8b_fp8.sh").string();
+  options.cluster = "1x8xh100";
   options.precision = "bf16-mixed";
   const Question q = read_question(options, importing::kPresets);
   EXPECT_EQ(q.training.compute, Dtype::bf16);

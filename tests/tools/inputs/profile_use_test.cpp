@@ -54,12 +54,17 @@ TEST_F(Profiles, WhatIsBetweenIsInterpolatedAndTheRestModelled) {
 // Each of the machine's own measurements acts on a prediction; none counts as a measured work.
 TEST_F(Profiles, TheMachineByItselfPredictsWhatNoWorkDoes) {
   WorkProfile bare;
-  bare.machine = "AMD EPYC 7742, 2 threads", bare.facts.emplace();
+  bare.machine = "AMD EPYC 7742, 2 threads";
+  bare.facts.emplace();
   const auto add = [&](const char* what, double us, const char* beside = "") {
     MachineMeasurement& m = bare.facts->measurements.emplace_back();
-    m.what = what, m.beside = beside, m.median_us = us;
+    m.what = what;
+    m.beside = beside;
+    m.median_us = us;
   };
-  add("gemm bf16 1024x1024x1024", 9600), add("copy device_to_device 67108864B", 6200), add("launch", 0.5);
+  add("gemm bf16 1024x1024x1024", 9600);
+  add("copy device_to_device 67108864B", 6200);
+  add("launch", 0.5);
   for (const char* exchange : {"all_reduce 65536B g2", "all_gather 65536B g2", "reduce_scatter 65536B g2"})
     add(exchange, 60);
   for (const char* exchange :
@@ -139,12 +144,19 @@ TEST_F(Profiles, ExplainComparesByTheTable) {
 TEST_F(Profiles, RefusalsSayWhatToDo) {
   const WorkProfile good = table("tiny.json", 1);
   WorkProfile other = good, none = good, nameless = good, unknown = good, vast = good;
-  other.machine = "NVIDIA H100 80GB HBM3, cuBLASLt 13.0", none.works.clear(), nameless.machine.clear();
-  write("other.json", json(other)), write("none.json", json(none)), write("nameless.json", json(nameless));
-  unknown.works.clear(), unknown.facts.emplace().measurements.resize(1);
-  unknown.facts->measurements[0].what = "foo", unknown.facts->measurements[0].median_us = 1;
+  other.machine = "NVIDIA H100 80GB HBM3, cuBLASLt 13.0";
+  none.works.clear();
+  nameless.machine.clear();
+  write("other.json", json(other));
+  write("none.json", json(none));
+  write("nameless.json", json(nameless));
+  unknown.works.clear();
+  unknown.facts.emplace().measurements.resize(1);
+  unknown.facts->measurements[0].what = "foo";
+  unknown.facts->measurements[0].median_us = 1;
   vast.facts.emplace().outside_GiB = 1e300;
-  write("unknown.json", json(unknown)), write("vast.json", json(vast));
+  write("unknown.json", json(unknown));
+  write("vast.json", json(vast));
   json spoilt = json(good);
   spoilt["works"]["mlp sideways"] = spoilt["works"].begin().value();
   write("spoilt.json", spoilt);

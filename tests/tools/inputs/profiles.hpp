@@ -31,7 +31,8 @@ class Profiles : public BadInput {
     const Topology topology(f.cluster);
     const AnalyticCostModel model(f.cluster, f.stack, SEXTANT_SOURCE_DIR "/tools/presets");
     WorkProfile profile;
-    profile.machine = "AMD EPYC 7742, 2 threads", profile.date = "2026-11-24";
+    profile.machine = "AMD EPYC 7742, 2 threads";
+    profile.date = "2026-11-24";
     for (const Work& work :
          lower(f.model, f.training, plan_links(topology, f.plan), f.plan, f.stack, {.operands = false})
              .works) {

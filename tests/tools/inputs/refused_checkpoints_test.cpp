@@ -27,7 +27,8 @@ TEST_F(RunCheckpoints, OptionsThatWereChangedInItsFolderAreToldAndNotTaken) {
     EXPECT_EQ(json::parse(text_of("run/options.json")).at("keep_last"), 5);
   };
   json changed = json::parse(before);
-  changed["lr"] = 0.5, changed["keep_last"] = 1;
+  changed["lr"] = 0.5;
+  changed["keep_last"] = 1;
   goes_on(changed.dump(), {"run/options.json was changed", "--lr 0.5 where --lr 0.003 was written",
                            "--keep-last 1 where --keep-last 5", "those of the checkpoint of step 2"});
   changed.erase("digest");

@@ -23,7 +23,10 @@ TEST(Progress, SaysNothingAboutShortJobs) {
     f.terminal.err_is_terminal = tty;
     {
       Progress progress(f.terminal, "searching", 100, "plans", f.clock);
-      for (int i = 0; i < 40; ++i) f.now += milliseconds(10), progress.update(i);
+      for (int i = 0; i < 40; ++i) {
+        f.now += milliseconds(10);
+        progress.update(i);
+      }
     }
     EXPECT_EQ(f.err.str(), "");
   }
@@ -47,7 +50,10 @@ TEST(Progress, BarWithRateAndTimeLeftOnATerminalAndClearedAtTheEnd) {
 TEST(Progress, PlainLinesEveryFewSecondsElsewhere) {
   Fixture f;
   Progress progress(f.terminal, "searching", 100, "plans", f.clock);
-  for (int i = 0; i < 120; ++i) f.now += milliseconds(100), progress.update(i);
+  for (int i = 0; i < 120; ++i) {
+    f.now += milliseconds(100);
+    progress.update(i);
+  }
   const std::string text = f.err.str();
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;  // 12 s, one line in 5 s
   EXPECT_EQ(text.find('\x1b'), std::string::npos);

@@ -70,7 +70,8 @@ class PseudoTerminal {
     ::close(theirs);
   }
   ~PseudoTerminal() {
-    ::dup2(out_, 1), ::dup2(err_, 2);
+    ::dup2(out_, 1);
+    ::dup2(err_, 2);
     for (const int fd : {ours_, out_, err_}) ::close(fd);
   }
   PseudoTerminal(const PseudoTerminal&) = delete;
@@ -89,7 +90,8 @@ TEST(Terminal, MpirunsOwnTerminalHasNoColour) {
   {
     const PseudoTerminal here;
     if (!here.there()) GTEST_SKIP() << "no pseudo terminals here";
-    plain = detect_terminal().color, columns = detect_terminal().err_columns;
+    plain = detect_terminal().color;
+    columns = detect_terminal().err_columns;
     ::setenv("OMPI_COMM_WORLD_RANK", "0", 1);
     passed_on = detect_terminal().color;
     ::unsetenv("OMPI_COMM_WORLD_RANK");

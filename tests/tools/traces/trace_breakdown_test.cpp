@@ -75,7 +75,8 @@ CountedParts counted(const RankTrace& trace, const StepWindow& window) {
     bool compute = false, collective = false, copy = false;
     for (const DeviceActivity& a : trace.activities) {
       if (ns < a.begin_ns || ns >= a.end_ns) continue;
-      compute |= computes(a.kind), collective |= a.kind == KernelClass::collective;
+      compute |= computes(a.kind);
+      collective |= a.kind == KernelClass::collective;
       copy |= a.kind == KernelClass::host_copy || a.kind == KernelClass::device_copy;
     }
     out.communication += collective;
@@ -94,7 +95,8 @@ TEST(TraceBreakdown, EveryNanosecondIsCountedOnce) {
     trace.names = {"a"};
     for (int i = 0; i < 25; ++i) {
       DeviceActivity a;
-      a.begin_ns = throw_to(300), a.end_ns = a.begin_ns + 1 + throw_to(30);
+      a.begin_ns = throw_to(300);
+      a.end_ns = a.begin_ns + 1 + throw_to(30);
       a.kind = static_cast<KernelClass>(throw_to(8));
       a.collective = static_cast<CollectiveName>(throw_to(3));
       a.wait_ns = a.kind == KernelClass::collective ? throw_to(static_cast<int>(a.end_ns - a.begin_ns)) : 0;

@@ -33,7 +33,9 @@ class AdaptiveRuns : public ::testing::Test {
  protected:
   void SetUp() override {
     json model = json::parse(read_text_file(SEXTANT_SOURCE_DIR "/tools/presets/models/stories-260k.json"));
-    model["name"] = "twelve-layers", model["n_layers"] = 12, model["tied_embeddings"] = false;
+    model["name"] = "twelve-layers";
+    model["n_layers"] = 12;
+    model["tied_embeddings"] = false;
     std::ofstream(dir_ / "model.json") << model.dump();
     std::ofstream(dir_ / "cluster.json") << kCluster;
   }

@@ -187,7 +187,8 @@ TEST_F(BadInput, OnlyTheFirstCauseIsTold) {
   for (const char* key : {"hidden", "n_heads"})
     for (const json& value : {json("nan"), json(0), json(-8), json(1 << 30)}) {
       json model = whole_["model"];
-      model.erase("n_kv_heads"), model.erase("head_dim");
+      model.erase("n_kv_heads");
+      model.erase("head_dim");
       model[key] = value;
       write("bad.json", model);
       const Called o = call(with_model("bad.json"), 200);

@@ -115,7 +115,10 @@ TEST(CalibrateVerb, StartsFromAProfileOfTheDevice) {
   EXPECT_EQ(kept.at("profiles").at(0), "NVIDIA A100-SXM4-80GB, cuBLASLt; 2026-11-20");
   double value = 0, preset = 0;
   for (const auto& c : kept.at("constants"))
-    if (c.at("key") == "memory_efficiency") value = c.at("value"), preset = c.at("preset");
+    if (c.at("key") == "memory_efficiency") {
+      value = c.at("value");
+      preset = c.at("preset");
+    }
   // 25 bytes an element in 25 us a million is 1000 of 2039 GB/s: half of what the preset thinks can be reached.
   EXPECT_LT(value, 0.75 * preset);
   EXPECT_GT(value, 0.4);

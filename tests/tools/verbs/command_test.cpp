@@ -48,7 +48,10 @@ TEST(Command, VersionAndHelp) {
 // As std::cerr does, this counts what is written with one call: ranks of a job share one stderr.
 struct Writes : std::stringbuf {
   int n = 0;
-  int sync() override { return ++n, 0; }
+  int sync() override {
+    ++n;
+    return 0;
+  }
 };
 
 TEST(Command, AnErrorIsWrittenAsAWhole) {

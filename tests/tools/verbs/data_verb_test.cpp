@@ -80,7 +80,8 @@ TEST_F(DataVerb, ARunDoesNotGoOnWithTokensOfAnotherTokenizer) {
 }
 
 TEST_F(DataVerb, SetsAreMixedAndPacked) {
-  make("a"), make("b");
+  make("a");
+  make("b");
   const auto ran = call({"run", "plan.json", "--data", "a:0.7", "--data", "b:0.3", "--packing", "within",
                          "--steps", "2", "--eval-every", "2"});
   ASSERT_EQ(ran.code, ExitCode::ok) << ran.err;
@@ -169,7 +170,8 @@ TEST_F(DataVerb, WhatDoesNotGoTogether) {
   index["tokenizer"]["vocab_size"] = 5000;
   write("tokens/index.json", index);
   bad_file({"run", "plan.json", "--data", "tokens"}, {"tokens/index.json", "index_digest", "damaged"});
-  index["schema"] = "sextant.data/1", index.erase("index_digest");  // from before there was a digest
+  index["schema"] = "sextant.data/1";
+  index.erase("index_digest");  // from before there was a digest
   write("tokens/index.json", index);
   bad_file({"run", "plan.json", "--data", "tokens"},
            {"tokens/index.json", "tokenizer.vocab_size", "5000", "512"});

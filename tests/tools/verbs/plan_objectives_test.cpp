@@ -178,7 +178,8 @@ TEST(Plan, NothingIsLeanerThanTheLeanest) {
   const std::vector<std::string> question = {"--model",        "llama-2-13b", "--cluster", "8x8xa100-80gb",
                                              "--global-batch", "1024",        "--seq-len", "4096"};
   auto ask = question;
-  ask.insert(ask.begin(), "plan"), ask.insert(ask.end(), {"--objective", "least-memory", "--json"});
+  ask.insert(ask.begin(), "plan");
+  ask.insert(ask.end(), {"--objective", "least-memory", "--json"});
   const auto lean = nlohmann::json::parse(call_in_full(ask).out);
   EXPECT_TRUE(lean.at("exact"));
   for (const auto& r : lean.at("ranked"))
@@ -186,8 +187,8 @@ TEST(Plan, NothingIsLeanerThanTheLeanest) {
   for (const char* other :
        {"tp8.pp1.vp1.cp8.dp1.z1.mbs1.full.oo100.nopg.tpo", "tp8.pp8.vp3.dp1.mbs1.oo100"}) {
     auto simulate = question;
-    simulate.insert(simulate.begin(), "simulate"),
-        simulate.insert(simulate.end(), {"--plan", other, "--json"});
+    simulate.insert(simulate.begin(), "simulate");
+    simulate.insert(simulate.end(), {"--plan", other, "--json"});
     const auto j = nlohmann::json::parse(call_in_full(simulate).out);
     EXPECT_GE(number(j.at("prediction"), "peak_memory_GiB"), number(lean, "least_memory_GiB")) << other;
   }

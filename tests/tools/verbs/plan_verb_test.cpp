@@ -63,7 +63,8 @@ TEST(Plan, LosesPatience) {
   PlanOptions options;
   EXPECT_EQ(options.patience_s, 60);
   options.details = true;
-  options.question.model = "llama-2-7b", options.question.cluster = "2x8xa100-80gb";
+  options.question.model = "llama-2-7b";
+  options.question.cluster = "2x8xa100-80gb";
   const auto answer = [&] {
     std::ostringstream out, err;
     Session session{{.out = out, .err = err, .columns = 200}, {}, {}};

@@ -191,7 +191,8 @@ TEST(PublicMemory, BytesPerParameterAreThePublishedOnes) {
     training.parameter = parameter;
     training.gradient = own_gradient_format(s, training.parameter);
     ParallelPlan plan;
-    plan.dp = 8, plan.zero_stage = zero;
+    plan.dp = 8;
+    plan.zero_stage = zero;
     const StateBytes state = state_bytes(training, plan, s);
     return state.parameter / (zero >= 3 ? 8 : 1) + state.gradient / (zero >= 2 ? 8 : 1) +
            state.optimizer / (zero >= 1 ? 8 : 1);

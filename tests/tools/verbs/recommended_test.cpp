@@ -167,8 +167,10 @@ TEST(Recommended, TakesOneUnusualFeatureWhereItMust) {
     std::set<std::string> layouts;
     std::size_t rows = 0;
     for (std::string line; std::getline(text, line);)
-      if (line.ends_with(" %") && line.find(" MBS") < line.size())
-        ++rows, layouts.insert(line.substr(19, line.find("  ", 19) - 19));
+      if (line.ends_with(" %") && line.find(" MBS") < line.size()) {
+        ++rows;
+        layouts.insert(line.substr(19, line.find("  ", 19) - 19));
+      }
     EXPECT_GE(rows, 2u) << text.str();
     EXPECT_EQ(layouts.size(), rows) << text.str();
   }

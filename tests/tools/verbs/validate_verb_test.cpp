@@ -40,8 +40,12 @@ TEST(Validate, TheMeanOfLargeSourcesStandsBesideTheMeanOfAll) {
     std::ostringstream out, err;
     Session session{.terminal = {.out = out, .err = err, .columns = 100}, .common = {}, .arguments = {}};
     SourceScore large, other;
-    large.source = "large", large.rows = 25, large.mape = 4;
-    other.source = "other", other.rows = rows, other.mape = 1;
+    large.source = "large";
+    large.rows = 25;
+    large.mape = 4;
+    other.source = "other";
+    other.rows = rows;
+    other.mape = 1;
     print_scores(session, {large, other});
     return out.str();
   };
