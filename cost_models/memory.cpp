@@ -100,8 +100,8 @@ struct LayerSizes {
 };
 
 // What the two half-layers save between forward and backward.
-void add_saved(const ModelSpec& m, const TrainingSpec& training, const ParallelPlan& plan,
-               const StackSpec& stack, const LayerSizes& size, ActivationBytes& b) {
+void add_saved_activations(const ModelSpec& m, const TrainingSpec& training, const ParallelPlan& plan,
+                           const StackSpec& stack, const LayerSizes& size, ActivationBytes& b) {
   const StackMemory& k = stack.memory;
   const double h = size.hidden, split = size.split, heads = size.heads, kv = size.kv;
   const double scale = size.element / 2.0;  // the coefficients count bytes of 16-bit training
@@ -135,8 +135,8 @@ void add_saved(const ModelSpec& m, const TrainingSpec& training, const ParallelP
   b.saved_mlp = bytes(scale * size.tokens * (output + tp_copy + 2.0 * saved_ffn * size.local.ffn));
 }
 
-void add_head(const ModelSpec& m, const TrainingSpec& training, const ParallelPlan& plan,
-              const StackSpec& stack, const LayerSizes& size, ActivationBytes& b) {
+void add_head_activations(const ModelSpec& m, const TrainingSpec& training, const ParallelPlan& plan,
+                          const StackSpec& stack, const LayerSizes& size, ActivationBytes& b) {
   const StackMemory& k = stack.memory;
   const double T = size.tokens, h = size.hidden, t = plan.tp;
   const double gathered_logits =
@@ -162,7 +162,7 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
   ActivationBytes b;
   b.stream = bytes(element * T * h / split);
   b.gathered = bytes(element * T * h);
-  add_saved(m, training, plan, stack, size, b);
+  add_saved_activations(m, training, plan, stack, size, b);
   // Stacks that offload the inputs of recomputed layers keep none of them; their copies hide behind whole layers and
   // are not priced.
   const bool inputs_on_host = plan.activation_offload > 0 && stack.can.activation_offload_needs_recompute;
@@ -177,7 +177,7 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
   b.kv_gathered = plan.cp > 1 ? bytes(element * T * plan.cp * 2.0 * size.kv) : 0;
   b.again_attention = bytes(k.recompute_share * static_cast<double>(b.saved_attention));
   b.again_mlp = bytes(k.recompute_share * static_cast<double>(b.saved_mlp));
-  add_head(m, training, plan, stack, size, b);
+  add_head_activations(m, training, plan, stack, size, b);
   b.transient = (plan.tp > 1 ? bytes(k.transient_hidden * T * h) : 0) + b.wgrad_placeholders;
   b.qk_sums = norms_over_ranks(m.qk_norm, plan.tp) ? bytes(2.0 * 4.0 * T) : 0;
   return b;
