@@ -78,23 +78,33 @@ ActivationBytes exact_bytes(const ModelSpec& m, const TrainingSpec& training, co
   return b;
 }
 
-}  // namespace
+// Sizes that every formula below reads: of one rank, and one micro-batch.
+struct LayerSizes {
+  LayerSizes(const ModelSpec& m, const TrainingSpec& training, const ParallelPlan& plan,
+             const StackSpec& stack)
+      : local(local_shape(m, plan.tp, stack.rules.vocab_multiple)),
+        element(training.compute == Dtype::fp32 || training.compute == Dtype::fp64
+                    ? size_bytes(training.compute)
+                    : 2.0),
+        tokens(static_cast<double>(plan.micro_batch) * training.seq_len / plan.cp),
+        hidden(m.hidden),
+        split(plan.sequence_parallel ? static_cast<double>(plan.tp) : 1.0),
+        heads(static_cast<double>(local.heads) * m.head_dim),
+        kv(static_cast<double>(local.kv_heads) * m.head_dim) {}
 
-ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& training, const ParallelPlan& plan,
-                                 const StackSpec& stack) {
+  LocalShape local;
+  double element;  // bytes; fp8 products still keep 16-bit activations
+  double tokens, hidden;
+  double split;  // what SP divides
+  double heads, kv;
+};
+
+// What the two half-layers save between forward and backward.
+void add_saved_activations(const ModelSpec& m, const TrainingSpec& training, const ParallelPlan& plan,
+                           const StackSpec& stack, const LayerSizes& size, ActivationBytes& b) {
   const StackMemory& k = stack.memory;
-  if (k.exact_tensors) return exact_bytes(m, training, plan, stack);
-  const LocalShape local = local_shape(m, plan.tp, stack.rules.vocab_multiple);
-  const double element = training.compute == Dtype::fp32 || training.compute == Dtype::fp64
-                             ? size_bytes(training.compute)
-                             : 2.0;  // fp8 products still keep 16-bit activations
-  const double T = static_cast<double>(plan.micro_batch) * training.seq_len / plan.cp;
-  const double h = m.hidden, t = plan.tp;
-  const double split = plan.sequence_parallel ? t : 1.0;  // what SP divides
-  const double heads = static_cast<double>(local.heads) * m.head_dim;
-  const double kv = static_cast<double>(local.kv_heads) * m.head_dim;
-  const double scale = element / 2.0;  // the coefficients count bytes of 16-bit training
-
+  const double h = size.hidden, split = size.split, heads = size.heads, kv = size.kv;
+  const double scale = size.element / 2.0;  // the coefficients count bytes of 16-bit training
   const bool selective = plan.recompute.kind == RecomputeKind::selective,
              by_operation = selective && stack.rules.selective_by_operation;
   // In fp8 a norm's output is kept by the product that it goes to, of one byte instead of two.
@@ -107,16 +117,11 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
   // The score matrix, kept by kernels without online softmax unless the core is recomputed.
   const double scores = selective && !by_operation
                             ? 0.0
-                            : score_bytes(stack) * local.heads * static_cast<double>(training.seq_len);
-
+                            : score_bytes(stack) * size.local.heads * static_cast<double>(training.seq_len);
   // What norms of q and k read, and eagerly a copy in fp32 and the quotient, as of the norms of the stream.
   const double qk_norms =
       m.qk_norm == QkNorm::none ? 0.0 : (stack.kernels.norm_fused ? 2.0 : 8.0) * (heads + kv);
-
-  ActivationBytes b;
-  b.stream = bytes(element * T * h / split);
-  b.gathered = bytes(element * T * h);
-  b.saved_attention = bytes(scale * T *
+  b.saved_attention = bytes(scale * size.tokens *
                             (norm + tp_copy + 2.0 * (heads + (by_operation ? 1.0 : 2.0) * kv) +
                              (fp8_inputs ? 3.0 : 2.0) * heads +
                              (by_operation ? 0.0 : k.saved_rope * (heads + kv) + qk_norms) + scores));
@@ -127,7 +132,37 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
   // The policy keeps every second product of a layer, its last (the MLP's output) among them. No gradient needs that one: compiled
   // blocks drop it.
   const double output = by_operation && stack.kernels.blocks == Blocks::compiled ? 0.0 : norm;
-  b.saved_mlp = bytes(scale * T * (output + tp_copy + 2.0 * saved_ffn * local.ffn));
+  b.saved_mlp = bytes(scale * size.tokens * (output + tp_copy + 2.0 * saved_ffn * size.local.ffn));
+}
+
+void add_head_activations(const ModelSpec& m, const TrainingSpec& training, const ParallelPlan& plan,
+                          const StackSpec& stack, const LayerSizes& size, ActivationBytes& b) {
+  const StackMemory& k = stack.memory;
+  const double T = size.tokens, h = size.hidden, t = plan.tp;
+  const double gathered_logits =
+      stack.rules.loss_gathers_logits && plan.tp > 1 ? k.loss_gather_bytes * t : 0.0;
+  const double local_logits = k.logits_bytes * (plan.tp > 1 ? k.logits_tp_factor : 1.0);
+  b.logits = bytes(((local_logits + gathered_logits) * size.local.vocab + k.loss_hidden_bytes * h) * T);
+  b.logits_kept =
+      bytes(size.local.vocab * ((microbatches(plan, training) > 1 ? k.logits_kept_bytes * T : 0.0) +
+                                k.wgrad_placeholder_bytes * h));
+  b.wgrad_placeholders = bytes(k.wgrad_placeholder_bytes * elements_of_shapes(m, size.local));
+  b.loss_stats = plan.tp > 1 ? bytes(3.0 * 4.0 * T * t) : 0;
+}
+
+}  // namespace
+
+ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& training, const ParallelPlan& plan,
+                                 const StackSpec& stack) {
+  const StackMemory& k = stack.memory;
+  if (k.exact_tensors) return exact_bytes(m, training, plan, stack);
+  const LayerSizes size(m, training, plan, stack);
+  const double element = size.element, T = size.tokens, h = size.hidden, split = size.split;
+  const double scale = element / 2.0;
+  ActivationBytes b;
+  b.stream = bytes(element * T * h / split);
+  b.gathered = bytes(element * T * h);
+  add_saved_activations(m, training, plan, stack, size, b);
   // Stacks that offload the inputs of recomputed layers keep none of them; their copies hide behind whole layers and
   // are not priced.
   const bool inputs_on_host = plan.activation_offload > 0 && stack.can.activation_offload_needs_recompute;
@@ -137,20 +172,13 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
   b.ring_attention = inputs_alone ? b.host_input : b.saved_attention;
   b.ring_mlp = inputs_alone ? 0 : b.saved_mlp;
   b.saved_head = bytes(scale * T * k.saved_hidden * h / split);
-  b.qkv_gradient = bytes(element * T * (heads + 2.0 * kv));
+  b.qkv_gradient = bytes(element * T * (size.heads + 2.0 * size.kv));
   b.deferred_attention = b.deferred_mlp = b.gathered;
-  b.kv_gathered = plan.cp > 1 ? bytes(element * T * plan.cp * 2.0 * kv) : 0;
+  b.kv_gathered = plan.cp > 1 ? bytes(element * T * plan.cp * 2.0 * size.kv) : 0;
   b.again_attention = bytes(k.recompute_share * static_cast<double>(b.saved_attention));
   b.again_mlp = bytes(k.recompute_share * static_cast<double>(b.saved_mlp));
-  const double gathered_logits =
-      stack.rules.loss_gathers_logits && plan.tp > 1 ? k.loss_gather_bytes * t : 0.0;
-  const double local_logits = k.logits_bytes * (plan.tp > 1 ? k.logits_tp_factor : 1.0);
-  b.logits = bytes(((local_logits + gathered_logits) * local.vocab + k.loss_hidden_bytes * h) * T);
-  b.logits_kept = bytes(local.vocab * ((microbatches(plan, training) > 1 ? k.logits_kept_bytes * T : 0.0) +
-                                       k.wgrad_placeholder_bytes * h));
-  b.wgrad_placeholders = bytes(k.wgrad_placeholder_bytes * elements_of_shapes(m, local));
+  add_head_activations(m, training, plan, stack, size, b);
   b.transient = (plan.tp > 1 ? bytes(k.transient_hidden * T * h) : 0) + b.wgrad_placeholders;
-  b.loss_stats = plan.tp > 1 ? bytes(3.0 * 4.0 * T * t) : 0;
   b.qk_sums = norms_over_ranks(m.qk_norm, plan.tp) ? bytes(2.0 * 4.0 * T) : 0;
   return b;
 }

@@ -103,23 +103,18 @@ void read_window(JsonReader& io, json& j, const ModelFamily& family, ModelSpec& 
     j.erase(layers);
 }
 
-ModelSpec read_decoder(const ModelFamily& family, const json& config) {
+// The configuration with LLaMA's keys in the place of the family's own.
+json with_llamas_keys(const ModelFamily& family, const json& config) {
   json j = config;
   for (const auto& [theirs, llamas] : family.keys)
     if (const auto at = j.find(theirs); at != j.end()) {
       j[std::string(llamas)] = json(*at);
       j.erase(std::string(theirs));
     }
-  JsonReader io(j);
-  ModelSpec m;
-  m.max_positions = 2048;
-  m.norm_eps = family.norm_eps_default;
-  m.qk_norm = family.qk_norm;
-  m.norm_placement = family.norms;
-  size(io, {"vocab_size"}, m.vocab_size, 32000);
-  size(io, {"hidden_size"}, m.hidden, 4096);
-  size(io, {"intermediate_size"}, m.ffn_hidden, 11008);
-  size(io, {"num_hidden_layers"}, m.n_layers, 32);
+  return j;
+}
+
+void read_heads(JsonReader& io, const ModelFamily& family, ModelSpec& m) {
   size(io, {"num_attention_heads"}, m.n_heads, 32);
   m.n_kv_heads =
       family.n_kv_heads_default > 0 && !io.has("num_key_value_heads") ? family.n_kv_heads_default : m.n_heads;
@@ -131,13 +126,9 @@ ModelSpec read_decoder(const ModelFamily& family, const json& config) {
     io.fail({"", "num_attention_heads", fmt::format("{}", m.n_heads),
              fmt::format("a divisor of hidden_size {}", m.hidden), "or state head_dim"});
   io.optional("head_dim", m.head_dim);
-  io.optional("max_position_embeddings", m.max_positions);
-  io.optional("rms_norm_eps", m.norm_eps);
-  if (const auto epsilon = j.find("rms_norm_eps"); epsilon != j.end() && epsilon->is_null())
-    io.fail(
-        {"", "rms_norm_eps", "null", "a number above 0",
-         fmt::format("transformers takes null for no number; left out it is {}", family.norm_eps_default)});
-  io.optional("tie_word_embeddings", m.tied_embeddings);
+}
+
+void read_biases(JsonReader& io, const ModelFamily& family, ModelSpec& m) {
   if (family.bias == FamilyBias::as_stated) {
     bool attention_bias = false;
     io.optional("attention_bias", attention_bias);  // on q, k, v and o
@@ -150,6 +141,29 @@ ModelSpec read_decoder(const ModelFamily& family, const json& config) {
   }
   if (family.mlp_bias) io.optional("mlp_bias", m.mlp_bias);
   if (family.bias == FamilyBias::of_qkv) m.qkv_bias = true;
+}
+
+ModelSpec read_decoder(const ModelFamily& family, const json& config) {
+  const json j = with_llamas_keys(family, config);
+  JsonReader io(j);
+  ModelSpec m;
+  m.max_positions = 2048;
+  m.norm_eps = family.norm_eps_default;
+  m.qk_norm = family.qk_norm;
+  m.norm_placement = family.norms;
+  size(io, {"vocab_size"}, m.vocab_size, 32000);
+  size(io, {"hidden_size"}, m.hidden, 4096);
+  size(io, {"intermediate_size"}, m.ffn_hidden, 11008);
+  size(io, {"num_hidden_layers"}, m.n_layers, 32);
+  read_heads(io, family, m);
+  io.optional("max_position_embeddings", m.max_positions);
+  io.optional("rms_norm_eps", m.norm_eps);
+  if (const auto epsilon = j.find("rms_norm_eps"); epsilon != j.end() && epsilon->is_null())
+    io.fail(
+        {"", "rms_norm_eps", "null", "a number above 0",
+         fmt::format("transformers takes null for no number; left out it is {}", family.norm_eps_default)});
+  io.optional("tie_word_embeddings", m.tied_embeddings);
+  read_biases(io, family, m);
   require_activation(io, "hidden_act", "silu", {"silu", "swish"});
   io.ignored("original_max_position_embeddings");
   read_rope(io, j, family, m);

@@ -202,70 +202,71 @@ std::optional<std::string> former_uneven_stages(const nlohmann::json& can) {
   return std::string(name(found->get<bool>() ? UnevenStages::any : UnevenStages::none));
 }
 
-// What people call a framework, or what runs on one, and no preset is called: which presets it is. `longer_than`: only
-// beginnings that are longer.
+// What people call a framework, or what runs on one, and no preset is called: how a plain word begins, and what is meant.
+struct OtherName {
+  std::string_view begins, meant;
+};
+constexpr std::string_view kOfHuggingFace =
+    "it runs on what its configuration names: deepspeed-zero for DeepSpeed, torchtitan-eager for FSDP2, "
+    "fsdp1-eager for FSDP1";
+constexpr std::string_view kCoreByVersion =
+    "by version: megatron-lm-2024 is core 0.5 to 0.7, nemo-2024 and nemo-dgxc are NeMo 24.03 to 24.09 and "
+    "24.11 to "
+    "25.05 on the cores between, megatron-core is core 0.20";
+constexpr std::string_view kMegatronByYear =
+    "did you mean megatron-core, or megatron-lm-2024 or megatron-lm-2021 for those years?";
+constexpr std::array kOtherNames = {
+    OtherName{"megatroncore0", kCoreByVersion},
+    OtherName{"megatroncorev0", kCoreByVersion},
+    OtherName{"mcore0", kCoreByVersion},
+    OtherName{"mcorev0", kCoreByVersion},
+    OtherName{"corev0", kCoreByVersion},
+    OtherName{"megatronlm2022", kMegatronByYear},
+    OtherName{"megatronlm2023", "did you mean megatron-lm-2024? It is Megatron-LM of 2023 too"},
+    OtherName{"megatronlm2025", "did you mean megatron-core?"},
+    OtherName{"megatronlm2026", "did you mean megatron-core?"},
+    OtherName{"nemo2", "did you mean nemo-2024, or nemo-dgxc for its containers since 24.11?"},
+    OtherName{"zero", "did you mean deepspeed-zero?"},
+    OtherName{"ds", "did you mean deepspeed-zero?"},
+    OtherName{"fsdp2", "did you mean torchtitan, or torchtitan-eager for blocks that are not compiled?"},
+    OtherName{"pytorch", "did you mean torchtitan (FSDP2) or fsdp1-eager (FSDP1)?"},
+    OtherName{"torch", "did you mean torchtitan (FSDP2) or fsdp1-eager (FSDP1)?"},
+    OtherName{"mcore", "did you mean megatron-core?"},
+    OtherName{"megatronlm", kMegatronByYear},
+    OtherName{"megatrondeepspeed",
+              "did you mean megatron-deepspeed-bloom, megatron-deepspeed-zero3 or deepspeed-zero?"},
+    OtherName{"mosaic", "did you mean llm-foundry?"},
+    OtherName{"composer", "did you mean llm-foundry?"},
+    OtherName{"accelerate", kOfHuggingFace},
+    OtherName{"hf", kOfHuggingFace},
+    OtherName{"huggingface", kOfHuggingFace},
+    OtherName{"transformers", kOfHuggingFace},
+    OtherName{"trl", kOfHuggingFace},
+    OtherName{"axolotl", kOfHuggingFace},
+    OtherName{"llamafactory", kOfHuggingFace},
+    OtherName{"lightning", kOfHuggingFace},
+    OtherName{"gptneox", "it is Megatron's layers on DeepSpeed: megatron-deepspeed-bloom, or -bloom-bf16"},
+    OtherName{"neox", "it is Megatron's layers on DeepSpeed: megatron-deepspeed-bloom, or -bloom-bf16"},
+    OtherName{"levanter", "no framework on JAX is among them but alpa; times of others would be a guess"},
+    OtherName{"paddlenlp", "did you mean paddle-llama?"},
+    OtherName{"internevo", "did you mean aleph-alpha? Its eager LLaMA code comes nearest"},
+    OtherName{"sagemaker", "did you mean smp-v2?"},
+    OtherName{"bridge", "did you mean nemo-dgxc? Megatron-Bridge is NeMo's successor"},
+    OtherName{"megatronbridge", "did you mean nemo-dgxc? Megatron-Bridge is NeMo's successor"},
+    OtherName{"ddp", "no preset is DDP alone: fsdp1-eager or torchtitan-eager with z0 in the key"},
+    OtherName{"unsloth", kOfHuggingFace},
+    OtherName{"torchtune", "did you mean torchtitan-eager? It runs FSDP2 too"},
+    OtherName{"litgpt", "did you mean fsdp1-eager? It runs FSDP1 too"},
+    OtherName{"maxtext", "no framework on JAX is among them but alpa; times of others would be a guess"},
+    OtherName{"jax", "no framework on JAX is among them but alpa; times of others would be a guess"},
+    OtherName{"pax", "no framework on JAX is among them but alpa; times of others would be a guess"}};
+
+// Which presets a framework's other name means. `longer_than`: only beginnings that are longer.
 std::string stack_by_other_name(const std::string& name, bool with_slips, std::size_t longer_than = 0) {
-  struct Other {
-    std::string_view begins, meant;
-  };
-  constexpr std::string_view kHuggingFace =
-      "it runs on what its configuration names: deepspeed-zero for DeepSpeed, torchtitan-eager for FSDP2, "
-      "fsdp1-eager for FSDP1";
-  constexpr std::string_view kCoreByVersion =
-      "by version: megatron-lm-2024 is core 0.5 to 0.7, nemo-2024 and nemo-dgxc are NeMo 24.03 to 24.09 and "
-      "24.11 to "
-      "25.05 on the cores between, megatron-core is core 0.20";
-  constexpr std::string_view kMegatronByYear =
-      "did you mean megatron-core, or megatron-lm-2024 or megatron-lm-2021 for those years?";
-  constexpr std::array kOthers = {
-      Other{"megatroncore0", kCoreByVersion},
-      Other{"megatroncorev0", kCoreByVersion},
-      Other{"mcore0", kCoreByVersion},
-      Other{"mcorev0", kCoreByVersion},
-      Other{"corev0", kCoreByVersion},
-      Other{"megatronlm2022", kMegatronByYear},
-      Other{"megatronlm2023", "did you mean megatron-lm-2024? It is Megatron-LM of 2023 too"},
-      Other{"megatronlm2025", "did you mean megatron-core?"},
-      Other{"megatronlm2026", "did you mean megatron-core?"},
-      Other{"nemo2", "did you mean nemo-2024, or nemo-dgxc for its containers since 24.11?"},
-      Other{"zero", "did you mean deepspeed-zero?"},
-      Other{"ds", "did you mean deepspeed-zero?"},
-      Other{"fsdp2", "did you mean torchtitan, or torchtitan-eager for blocks that are not compiled?"},
-      Other{"pytorch", "did you mean torchtitan (FSDP2) or fsdp1-eager (FSDP1)?"},
-      Other{"torch", "did you mean torchtitan (FSDP2) or fsdp1-eager (FSDP1)?"},
-      Other{"mcore", "did you mean megatron-core?"},
-      Other{"megatronlm", kMegatronByYear},
-      Other{"megatrondeepspeed",
-            "did you mean megatron-deepspeed-bloom, megatron-deepspeed-zero3 or deepspeed-zero?"},
-      Other{"mosaic", "did you mean llm-foundry?"},
-      Other{"composer", "did you mean llm-foundry?"},
-      Other{"accelerate", kHuggingFace},
-      Other{"hf", kHuggingFace},
-      Other{"huggingface", kHuggingFace},
-      Other{"transformers", kHuggingFace},
-      Other{"trl", kHuggingFace},
-      Other{"axolotl", kHuggingFace},
-      Other{"llamafactory", kHuggingFace},
-      Other{"lightning", kHuggingFace},
-      Other{"gptneox", "it is Megatron's layers on DeepSpeed: megatron-deepspeed-bloom, or -bloom-bf16"},
-      Other{"neox", "it is Megatron's layers on DeepSpeed: megatron-deepspeed-bloom, or -bloom-bf16"},
-      Other{"levanter", "no framework on JAX is among them but alpa; times of others would be a guess"},
-      Other{"paddlenlp", "did you mean paddle-llama?"},
-      Other{"internevo", "did you mean aleph-alpha? Its eager LLaMA code comes nearest"},
-      Other{"sagemaker", "did you mean smp-v2?"},
-      Other{"bridge", "did you mean nemo-dgxc? Megatron-Bridge is NeMo's successor"},
-      Other{"megatronbridge", "did you mean nemo-dgxc? Megatron-Bridge is NeMo's successor"},
-      Other{"ddp", "no preset is DDP alone: fsdp1-eager or torchtitan-eager with z0 in the key"},
-      Other{"unsloth", kHuggingFace},
-      Other{"torchtune", "did you mean torchtitan-eager? It runs FSDP2 too"},
-      Other{"litgpt", "did you mean fsdp1-eager? It runs FSDP1 too"},
-      Other{"maxtext", "no framework on JAX is among them but alpa; times of others would be a guess"},
-      Other{"jax", "no framework on JAX is among them but alpa; times of others would be a guess"},
-      Other{"pax", "no framework on JAX is among them but alpa; times of others would be a guess"}};
   const std::string plain = plain_word(name);
   std::string_view meant;
   std::size_t longest = longer_than;
-  for (const Other& other : kOthers)
+  for (const OtherName& other : kOtherNames)
     if (plain.starts_with(other.begins) && other.begins.size() > longest) {
       meant = other.meant;
       longest = other.begins.size();
@@ -273,10 +274,10 @@ std::string stack_by_other_name(const std::string& name, bool with_slips, std::s
   if (!meant.empty() || !with_slips) return std::string(meant);
   std::vector<std::string> words;
   constexpr std::size_t kLongEnough = 5;  // one slip in a shorter word makes another
-  for (const Other& other : kOthers)
+  for (const OtherName& other : kOtherNames)
     if (other.begins.size() >= kLongEnough) words.emplace_back(other.begins);
   const std::string near = closest(plain, words);
-  for (const Other& other : kOthers)
+  for (const OtherName& other : kOtherNames)
     if (!near.empty() && other.begins == near) meant = other.meant;
   return std::string(meant);
 }

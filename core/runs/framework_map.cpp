@@ -276,8 +276,11 @@ std::vector<LayerRange> split_layers(const ModelSpec& m, int chunks, LayerSplit 
   return {};
 }
 
-ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::filesystem::path& preset_dir) {
-  ResolvedRun r;
+namespace {
+
+// The rule of the row's framework, or of its class, of which the run then says so.
+const StackRule& rule_for(const RunRow& row, const FrameworkMap& map, const std::filesystem::path& preset_dir,
+                          ResolvedRun& r) {
   const StackRule* rule = first_fit(map.frameworks, row, map.presets, preset_dir);
   if (rule == nullptr) {
     rule = first_fit(map.classes, row, map.presets, preset_dir);
@@ -287,16 +290,15 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   if (rule == nullptr)
     throw ConfigError(Problem{fmt::format("{}:{}", row.file, row.line), "framework", row.framework,
                               "a framework of framework_map.json, or a class that fits", ""});
-  r.model = row.model;
-  r.training = row.training;
-  r.plan = plan_under(*rule, row);
-  ClusterOfRow cluster = cluster_of(row, map, preset_dir);
-  r.stack = map.presets.stack(rule->stack, preset_dir, cluster.spec.device.generation);
-  r.training.stack = r.stack.name;
+  return *rule;
+}
+
+// What is guessed of the stack.
+void note_stack(const RunRow& row, const StackRule& rule, const FrameworkMap& map, ResolvedRun& r) {
   if (r.by_class)
     r.note = fmt::format("framework '{}' is not known; taken as {}{}", row.framework, r.stack.name,
-                         reason_of(*rule));
-  if (rule->kin) {
+                         reason_of(rule));
+  if (rule.kin) {
     add_note(r, fmt::format("framework '{}' has no constants of its own; taken as {}", row.framework,
                             r.stack.name));
     r.interval = map.class_interval;
@@ -309,8 +311,12 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
                     r.stack.name));
     r.interval = std::max(r.interval, map.class_interval);
   }
-  if (rule->zero_stage >= 0 && rule->zero_stage != row.plan.zero_stage) {
-    add_note(r, fmt::format("ZeRO {} instead of the stated {}: how {} works", rule->zero_stage,
+}
+
+// What the stack does otherwise than the row states, or cannot do.
+void settle_plan(const RunRow& row, const StackRule& rule, const FrameworkMap& map, ResolvedRun& r) {
+  if (rule.zero_stage >= 0 && rule.zero_stage != row.plan.zero_stage) {
+    add_note(r, fmt::format("ZeRO {} instead of the stated {}: how {} works", rule.zero_stage,
                             row.plan.zero_stage, r.stack.name));
   }
   if (const int most = r.stack.can.max_zero_with_pp; r.plan.pp > 1 && r.plan.zero_stage > most) {
@@ -329,16 +335,10 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
     add_note(r, fmt::format("not what {} can do: {}", r.stack.name, why->text));
     r.interval = std::max(r.interval, map.class_interval);
   }
-  apply_facts(row, *rule, r.stack, r.training, r.plan);
-  if (rule->whole_logits_bytes > 0) hold_whole_logits(r.stack.memory, rule->whole_logits_bytes);
-  r.memory_kind = row.memory_kind == "unknown" ? rule->memory_kind : row.memory_kind;
-  r.plan.chunks = split_layers(row.model, row.plan.pp * row.plan.vp, rule->split);
-  if (row.memory_kind == "unknown" && row.peak_memory_GiB && !rule->memory_kind.empty())
-    add_note(r, fmt::format("its peak is taken as {}", rule->memory_kind));
-  r.cluster = std::move(cluster.spec);
-  if (!cluster.note.empty()) add_note(r, cluster.note);
-  if (cluster.guessed) r.interval = std::max(r.interval, map.class_interval);
-  // Scales of blocks (mxfp8): casts and GEMMs may cost more than those that were measured.
+}
+
+// Scales of blocks (mxfp8): casts and GEMMs may cost more than those that were measured.
+void settle_precision(const RunRow& row, const FrameworkMap& map, ResolvedRun& r) {
   if (lower(row.precision) == "fp8_rowwise") {
     r.stack.kernels.fp8_scales = Fp8Scales::row;
   } else if (!row.precision.empty() && r.training.compute == Dtype::fp8 &&
@@ -346,6 +346,31 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
     add_note(r, fmt::format("{} is taken as {}", row.precision, name(Dtype::fp8)));
     r.interval = std::max(r.interval, map.class_interval);
   }
+}
+
+}  // namespace
+
+ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::filesystem::path& preset_dir) {
+  ResolvedRun r;
+  const StackRule& rule = rule_for(row, map, preset_dir, r);
+  r.model = row.model;
+  r.training = row.training;
+  r.plan = plan_under(rule, row);
+  ClusterOfRow cluster = cluster_of(row, map, preset_dir);
+  r.stack = map.presets.stack(rule.stack, preset_dir, cluster.spec.device.generation);
+  r.training.stack = r.stack.name;
+  note_stack(row, rule, map, r);
+  settle_plan(row, rule, map, r);
+  apply_facts(row, rule, r.stack, r.training, r.plan);
+  if (rule.whole_logits_bytes > 0) hold_whole_logits(r.stack.memory, rule.whole_logits_bytes);
+  r.memory_kind = row.memory_kind == "unknown" ? rule.memory_kind : row.memory_kind;
+  r.plan.chunks = split_layers(row.model, row.plan.pp * row.plan.vp, rule.split);
+  if (row.memory_kind == "unknown" && row.peak_memory_GiB && !rule.memory_kind.empty())
+    add_note(r, fmt::format("its peak is taken as {}", rule.memory_kind));
+  r.cluster = std::move(cluster.spec);
+  if (!cluster.note.empty()) add_note(r, cluster.note);
+  if (cluster.guessed) r.interval = std::max(r.interval, map.class_interval);
+  settle_precision(row, map, r);
   const auto far = r.by_class ? far_from_measured(map.measured, r.model, r.training, r.cluster)
                               : far_from_runs(map, r.model, r.training, r.cluster);
   if (!far.empty()) {

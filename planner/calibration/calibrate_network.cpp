@@ -156,6 +156,190 @@ std::optional<std::string> odd_rate(const NcclTable& table, const NetworkFit& fi
 
 double most_in_switch(int ranks) { return 2.0 * (ranks - 1) / ranks; }
 
+namespace {
+
+constexpr double kNoticed = 0.05;  // percent: as far as the error is printed
+
+// Between nodes; published tables of the fabric, where there are any, are what its constants begin from.
+std::vector<FreeConstant> fabric_constants(FabricSpec& f, const CalibrationRules& rules,
+                                           const NcclBaseline* idle) {
+  if (idle) use_network(*idle, f);
+  return {
+      {ConstantOwner::fabric, f.name, "efficiency", f.efficiency, rules.rule("efficiency").sigma, 0.02, 1},
+      {ConstantOwner::fabric, f.name, "latency_us", f.latency.v * 1e6, rules.rule("latency_us").sigma,
+       f.latency.v * 1e5, f.latency.v * 1e7}};
+}
+
+// Inside a node.
+FreeConstant link_constant(const NcclTable& table, const ClusterSpec& cluster, CostConstants constants,
+                           bool in_switch) {
+  const char* key = cluster.node.link != NodeLinkKind::nvswitch ? "link_efficiency_mesh"
+                    : in_switch                                 ? "link_efficiency_in_switch"
+                                                                : "link_efficiency";
+  const double most = in_switch ? most_in_switch(table.ranks) : 1;
+  const double preset = constant(constants, key);
+  return {ConstantOwner::device, cluster.device.generation, key, preset, 0.15, 0.02, std::max(most, preset)};
+}
+
+// Wider than for step times: this is the measurement of the thing itself. Published tables of one fabric agree better.
+Posterior network_prior(const std::vector<FreeConstant>& calibrated, bool published) {
+  constexpr double kWider = 3, kPublished = 0.1;
+  const auto n = static_cast<Eigen::Index>(calibrated.size());
+  Posterior prior{Eigen::VectorXd::Zero(n), Eigen::MatrixXd::Zero(n, n)};
+  for (Eigen::Index k = 0; k < n; ++k) {
+    const double sigma = published ? kPublished : kWider * calibrated[static_cast<std::size_t>(k)].sigma;
+    prior.covariance(k, k) = sigma * sigma;
+  }
+  return prior;
+}
+
+// The fit of a table's large samples, iteration by iteration. Squares of errors weigh sizes that start-up rules, which is not
+// fitted, above their share in the mean error; and below the rate of the ring the one in the switch has no effect, so that steps may
+// overshoot. What counts is the mean error: of all that is tried, the presets first, the best is kept.
+class NetworkSearch {
+ public:
+  NetworkSearch(const NcclTable& table, const std::vector<NcclSample>& samples, const ClusterSpec& cluster,
+                const CostConstants& constants, const std::vector<FreeConstant>& calibrated, double noise)
+      : table_(table),
+        samples_(samples),
+        cluster_(cluster),
+        constants_(constants),
+        calibrated_(calibrated),
+        noise_(noise),
+        measured_(static_cast<Eigen::Index>(samples.size())) {
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      measured_[static_cast<Eigen::Index>(i)] = std::log(samples[i].time_s);
+  }
+
+  void say_rate(NetworkFit& out) const;
+  void fit(Posterior prior, NetworkFit& out);
+  // What the table does not tell stays: a rate that the links inside the node hide.
+  void keep_untold(NetworkFit& out);
+
+  const Eigen::VectorXd& best() const { return best_; }
+  double sigma(Eigen::Index k) const { return std::sqrt(covariance_(k, k)); }
+  double last_predicted() const { return std::exp(log_best_[log_best_.size() - 1]); }  // seconds
+
+ private:
+  Eigen::VectorXd at(const Eigen::VectorXd& theta) const {
+    return log_times(table_, samples_, cluster_, constants_, calibrated_, theta);
+  }
+  Posterior step(const Posterior& prior, Eigen::VectorXd& x, const Eigen::VectorXd& now) const;
+  void judge(const Eigen::VectorXd& x, const Eigen::VectorXd& now, double error, double largest_most,
+             const Posterior& updated, NetworkFit& out);
+
+  const NcclTable& table_;
+  const std::vector<NcclSample>& samples_;
+  const ClusterSpec& cluster_;
+  const CostConstants& constants_;
+  const std::vector<FreeConstant>& calibrated_;
+  double noise_;
+  Eigen::VectorXd measured_;
+  Eigen::VectorXd best_, log_best_;  // logarithms of factors, and of times
+  Eigen::MatrixXd covariance_;
+};
+
+// Of the largest size: its bus bandwidth, and its share of what the links are stated to carry.
+void NetworkSearch::say_rate(NetworkFit& out) const {
+  const auto largest = static_cast<Eigen::Index>(std::ranges::max_element(samples_, {}, &NcclSample::bytes) -
+                                                 samples_.begin());
+  Eigen::VectorXd whole_rate = Eigen::VectorXd::Zero(static_cast<Eigen::Index>(calibrated_.size()));
+  // Nothing reaches the bound in the switch: what published tables show of it is compared with.
+  const double whole = out.in_switch ? std::max(1.0, calibrated_[0].prior) : calibrated_[0].high;
+  whole_rate[0] = std::log(whole / calibrated_[0].prior);
+  out.bus_GBps = bus_GBps(table_, samples_[static_cast<std::size_t>(largest)]);
+  out.share_of_stated = std::exp(at(whole_rate)[largest] - measured_[largest]);
+}
+
+// One update of the prior from `x`, which moves to where that is likeliest within the constants' bounds.
+Posterior NetworkSearch::step(const Posterior& prior, Eigen::VectorXd& x, const Eigen::VectorXd& now) const {
+  constexpr double kStep = 0.02;
+  Eigen::MatrixXd j(now.size(), x.size());
+  for (Eigen::Index k = 0; k < x.size(); ++k) {
+    Eigen::VectorXd moved = x;
+    moved[k] += kStep;
+    j.col(k) = (at(moved) - now) / kStep;
+  }
+  Posterior updated = update(prior, j, measured_ - now, x, Eigen::VectorXd::Ones(now.size()), noise_);
+  for (Eigen::Index k = 0; k < x.size(); ++k) {
+    const FreeConstant& constant = calibrated_[static_cast<std::size_t>(k)];
+    x[k] = std::clamp(updated.mean[k], std::log(constant.low / constant.prior),
+                      std::log(constant.high / constant.prior));
+  }
+  return updated;
+}
+
+// Takes a trial that is no worse than what it started from, and keeps it where it betters the best.
+void NetworkSearch::judge(const Eigen::VectorXd& x, const Eigen::VectorXd& now, double error,
+                          double largest_most, const Posterior& updated, NetworkFit& out) {
+  if (error > out.mape_before + kNoticed) return;
+  if (error_of_largest(measured_ - now, samples_) > largest_most) {
+    out.costs_largest = true;
+    return;
+  }
+  if (out.taken && error > out.mape_after) return;
+  out.taken = true;
+  covariance_ = updated.covariance;
+  if (error > out.mape_after) return;
+  best_ = x;
+  log_best_ = now;
+  out.mape_after = error;
+}
+
+void NetworkSearch::fit(Posterior prior, NetworkFit& out) {
+  best_ = prior.mean;
+  log_best_ = at(best_);
+  out.mape_before = out.mape_after = mape(measured_ - log_best_);
+  const double largest_most =
+      std::max(100 * noise_, error_of_largest(measured_ - log_best_, samples_) + kNoticed);
+  Eigen::VectorXd x = likeliest_start(
+      calibrated_, [&](const Eigen::VectorXd& theta) { return at(theta); }, measured_, prior, noise_);
+  // What is as far off as that was not known to its prior's width.
+  for (Eigen::Index k = 0; k < x.size(); ++k)
+    prior.covariance(k, k) = std::max(prior.covariance(k, k), x[k] * x[k]);
+  covariance_ = prior.covariance;
+  Eigen::VectorXd now = at(x);
+  constexpr int kIterations = 8;
+  for (int iteration = 0; iteration < kIterations; ++iteration) {
+    const Posterior updated = step(prior, x, now);
+    now = at(x);
+    const double error = mape(measured_ - now);
+    out.mape_fit = iteration == 0 ? error : std::min(out.mape_fit, error);
+    judge(x, now, error, largest_most, updated, out);
+  }
+}
+
+void NetworkSearch::keep_untold(NetworkFit& out) {
+  for (Eigen::Index k = 0; k < best_.size(); ++k) {
+    Eigen::VectorXd stays = best_;
+    stays[k] = 0;
+    const Eigen::VectorXd log_stays = at(stays);
+    if (const double error = mape(measured_ - log_stays);
+        error <= std::min(out.mape_after + kNoticed, out.mape_before)) {
+      best_ = stays;
+      log_best_ = log_stays;
+      out.mape_after = error;
+    }
+  }
+}
+
+// Other hardware, another unit, or a run that did not end well.
+void refuse_absurd(const NcclTable& table, const NcclSample& last, const ClusterSpec& cluster, bool across,
+                   double predicted, const NetworkFit& out) {
+  constexpr double kAbsurd = 60;  // percent
+  if (out.mape_after <= kAbsurd) return;
+  throw ConfigError(Problem{
+      table.file, "time", fmt::format("{:g} us for {} bytes", 1e6 * last.time_s, last.bytes),
+      fmt::format("times of {} ranks on {} nodes of {}: predicted {:.4g} us", table.ranks, table.nodes,
+                  cluster.device.name, 1e6 * predicted),
+      fmt::format(
+          "no rate of this cluster's links comes near: is --cluster the one that the table is of, and "
+          "are the times microseconds? Else {}",
+          usual_causes(across, out.share_of_stated, cluster.node.nics))});
+}
+
+}  // namespace
+
 NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const CostConstants& constants,
                              const CalibrationRules& rules, const NcclBaseline* idle) {
   if (table.nodes > cluster.nodes)
@@ -172,129 +356,31 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
   std::vector<FreeConstant> calibrated;
   const FabricSpec of_steps = cluster.fabric;
   if (across) {
-    FabricSpec& f = cluster.fabric;
-    out.fabric = f.name;
+    out.fabric = cluster.fabric.name;
     out.idle_known = idle != nullptr;
-    if (idle) use_network(*idle, f);
-    calibrated.push_back(
-        {ConstantOwner::fabric, f.name, "efficiency", f.efficiency, rules.rule("efficiency").sigma, 0.02, 1});
-    calibrated.push_back({ConstantOwner::fabric, f.name, "latency_us", f.latency.v * 1e6,
-                          rules.rule("latency_us").sigma, f.latency.v * 1e5, f.latency.v * 1e7});
+    calibrated = fabric_constants(cluster.fabric, rules, idle);
   } else {
-    const bool reduces_in_switch = table.kind == CollectiveKind::all_reduce && cluster.node.nvls &&
-                                   constants.link_efficiency_in_switch > 0;
-    const char* key = cluster.node.link != NodeLinkKind::nvswitch ? "link_efficiency_mesh"
-                      : reduces_in_switch                         ? "link_efficiency_in_switch"
-                                                                  : "link_efficiency";
-    CostConstants copy = constants;
-    const double most = reduces_in_switch ? most_in_switch(table.ranks) : 1;
-    const double preset = constant(copy, key);
-    calibrated.push_back(
-        {ConstantOwner::device, cluster.device.generation, key, preset, 0.15, 0.02, std::max(most, preset)});
-    out.in_switch = reduces_in_switch;
+    out.in_switch = table.kind == CollectiveKind::all_reduce && cluster.node.nvls &&
+                    constants.link_efficiency_in_switch > 0;
+    calibrated.push_back(link_constant(table, cluster, constants, out.in_switch));
   }
-  const auto n = static_cast<Eigen::Index>(calibrated.size());
-  Eigen::VectorXd measured(static_cast<Eigen::Index>(samples.size()));
-  for (std::size_t i = 0; i < samples.size(); ++i)
-    measured[static_cast<Eigen::Index>(i)] = std::log(samples[i].time_s);
-  const auto at = [&](const Eigen::VectorXd& theta) {
-    return log_times(table, samples, cluster, constants, calibrated, theta);
-  };
-
-  const auto largest =
-      static_cast<Eigen::Index>(std::ranges::max_element(samples, {}, &NcclSample::bytes) - samples.begin());
-  Eigen::VectorXd whole_rate = Eigen::VectorXd::Zero(n);
-  // Nothing reaches the bound in the switch: what published tables show of it is compared with.
-  const double whole = out.in_switch ? std::max(1.0, calibrated[0].prior) : calibrated[0].high;
-  whole_rate[0] = std::log(whole / calibrated[0].prior);
-  out.bus_GBps = bus_GBps(table, samples[static_cast<std::size_t>(largest)]);
-  out.share_of_stated = std::exp(at(whole_rate)[largest] - measured[largest]);
-
-  // Wider than for step times: this is the measurement of the thing itself. Published tables of one fabric agree better.
-  constexpr double kWider = 3, kPublished = 0.1;
-  Posterior prior{Eigen::VectorXd::Zero(n), Eigen::MatrixXd::Zero(n, n)};
-  for (Eigen::Index k = 0; k < n; ++k) {
-    const double sigma = idle && across ? kPublished : kWider * calibrated[static_cast<std::size_t>(k)].sigma;
-    prior.covariance(k, k) = sigma * sigma;
-  }
-  constexpr double kNoticed = 0.05;  // percent: as far as the error is printed
-  // Squares of errors weigh sizes that start-up rules, which is not fitted, above their share in the mean error; and below
-  // the rate of the ring the one in the switch has no effect, so that steps may overshoot. What counts is the mean error:
-  // of all that is tried, the presets first, the best is kept.
-  Eigen::VectorXd now = at(prior.mean), best = prior.mean, log_best = now;
-  out.mape_before = out.mape_after = mape(measured - now);
-  const double largest_most =
-      std::max(100 * rules.noise, error_of_largest(measured - now, samples) + kNoticed);
-  Eigen::VectorXd x = likeliest_start(calibrated, at, measured, prior, rules.noise);
-  // What is as far off as that was not known to its prior's width.
-  for (Eigen::Index k = 0; k < n; ++k) prior.covariance(k, k) = std::max(prior.covariance(k, k), x[k] * x[k]);
-  now = at(x);
-  Posterior fit = prior;
-  Eigen::MatrixXd covariance = prior.covariance, j(now.size(), n);
-  constexpr int kIterations = 8;
-  constexpr double kStep = 0.02;
-  for (int iteration = 0; iteration < kIterations; ++iteration) {
-    for (Eigen::Index k = 0; k < n; ++k) {
-      Eigen::VectorXd moved = x;
-      moved[k] += kStep;
-      j.col(k) = (at(moved) - now) / kStep;
-    }
-    fit = update(prior, j, measured - now, x, Eigen::VectorXd::Ones(now.size()), rules.noise);
-    for (Eigen::Index k = 0; k < n; ++k) {
-      const FreeConstant& constant = calibrated[static_cast<std::size_t>(k)];
-      x[k] = std::clamp(fit.mean[k], std::log(constant.low / constant.prior),
-                        std::log(constant.high / constant.prior));
-    }
-    now = at(x);
-    const double error = mape(measured - now);
-    out.mape_fit = iteration == 0 ? error : std::min(out.mape_fit, error);
-    if (error > out.mape_before + kNoticed) continue;
-    if (error_of_largest(measured - now, samples) > largest_most) {
-      out.costs_largest = true;
-      continue;
-    }
-    if (out.taken && error > out.mape_after) continue;
-    out.taken = true;
-    covariance = fit.covariance;
-    if (error > out.mape_after) continue;
-    best = x;
-    log_best = now;
-    out.mape_after = error;
-  }
-  // What the table does not tell stays: a rate that the links inside the node hide.
-  for (Eigen::Index k = 0; k < n; ++k) {
-    Eigen::VectorXd stays = best;
-    stays[k] = 0;
-    const Eigen::VectorXd log_stays = at(stays);
-    if (const double error = mape(measured - log_stays);
-        error <= std::min(out.mape_after + kNoticed, out.mape_before)) {
-      best = stays;
-      log_best = log_stays;
-      out.mape_after = error;
-    }
-  }
-  constexpr double kAbsurd = 60;  // percent: other hardware, another unit, or a run that did not end well
-  if (out.mape_after > kAbsurd)
-    throw ConfigError(Problem{
-        table.file, "time",
-        fmt::format("{:g} us for {} bytes", 1e6 * samples.back().time_s, samples.back().bytes),
-        fmt::format("times of {} ranks on {} nodes of {}: predicted {:.4g} us", table.ranks, table.nodes,
-                    cluster.device.name, 1e6 * std::exp(log_best[now.size() - 1])),
-        fmt::format(
-            "no rate of this cluster's links comes near: is --cluster the one that the table is of, and "
-            "are the times microseconds? Else {}",
-            usual_causes(across, out.share_of_stated, cluster.node.nics))});
+  NetworkSearch search(table, samples, cluster, constants, calibrated, rules.noise);
+  search.say_rate(out);
+  search.fit(network_prior(calibrated, idle && across), out);
+  search.keep_untold(out);
+  refuse_absurd(table, samples.back(), cluster, across, search.last_predicted(), out);
   if (!out.taken) return out;
-  for (Eigen::Index k = 0; k < n; ++k) {
-    FreeConstant constant = calibrated[static_cast<std::size_t>(k)];
+  for (std::size_t k = 0; k < calibrated.size(); ++k) {
+    FreeConstant constant = calibrated[k];
+    const auto row = static_cast<Eigen::Index>(k);
     if (across) {
       const double before = setting_value(of_steps, constant.key) / constant.prior;
       constant.prior *= before;
       constant.low *= before;
       constant.high *= constant.key == "efficiency" ? 1 : before;
     }
-    const double value = constant.prior * std::exp(best[k]);
-    out.constants.push_back({constant, std::min(value, constant.high), std::sqrt(covariance(k, k))});
+    const double value = constant.prior * std::exp(search.best()[row]);
+    out.constants.push_back({constant, std::min(value, constant.high), search.sigma(row)});
   }
   return out;
 }

@@ -91,6 +91,57 @@ const ConstantRule& CalibrationRules::rule(const std::string& key) const {
   throw ConfigError(Problem{"", "key", key, "a constant that the calibration rules name", ""});
 }
 
+namespace {
+
+// What the rules free of the presets' constants, or of a user's own.
+class FreedConstants {
+ public:
+  FreedConstants(const CalibrationRules& rules, bool cold) : rules_(rules), cold_(cold) {}
+
+  // 0 for a bound: the rule's factor of the prior.
+  void add(const ConstantRule& rule, const std::string& owner, double prior, double low = 0,
+           double high = 0) {
+    const auto& movable = rule.presets_of;
+    if (cold_ && !movable.empty() && std::find(movable.begin(), movable.end(), owner) == movable.end())
+      return;
+    if (cold_ && rule.of != ConstantOwner::device && rule.cold > 0) prior = rule.cold;
+    if (const auto it = rule.cold_of.find(owner); cold_ && it != rule.cold_of.end()) prior = it->second;
+    if (!(prior > 0)) return;  // a constant that is zero is a fact: the cost does not exist here
+    if (cold_ && joins_class(rule, owner)) return;
+    // The factor of the whole machine is what users' rows tell best, and what no preset knows.
+    const double width = cold_ || rule.key == kMachineFactor ? 1 : rules_.own_width;
+    out_.push_back({rule.of, owner, rule.key, prior, rule.sigma * width,
+                    low > 0 ? low : prior * rule.low_factor, high > 0 ? high : prior * rule.high_factor});
+    if (!cold_ || !(rule.kinship > 0)) return;
+    const std::string kin = rule.of == ConstantOwner::stack ? class_of(rules_, owner) : "all";
+    out_.back().kin = kin;
+    out_.back().kinship = kin.empty() ? 0 : std::min(rule.kinship, 0.99);
+  }
+  std::vector<FreeConstant> take() { return std::move(out_); }
+
+ private:
+  // Whether another of the owner's class has the constant already, which is then the owner's as well.
+  bool joins_class(const ConstantRule& rule, const std::string& owner) {
+    for (const auto& group : rule.classes) {
+      if (std::find(group.begin(), group.end(), owner) == group.end()) continue;
+      const auto first = std::find_if(out_.begin(), out_.end(), [&](const FreeConstant& k) {
+        return k.of == rule.of && k.key == rule.key &&
+               std::find(group.begin(), group.end(), k.owner) != group.end();
+      });
+      if (first == out_.end()) return false;
+      first->also.push_back(owner);
+      return true;
+    }
+    return false;
+  }
+
+  const CalibrationRules& rules_;
+  bool cold_;  // of the presets themselves
+  std::vector<FreeConstant> out_;
+};
+
+}  // namespace
+
 std::vector<FreeConstant> constants_of(std::span<const MeasuredRun> runs,
                                        const std::filesystem::path& preset_dir, const CalibrationRules& rules,
                                        FitOf fit_of) {
@@ -103,34 +154,7 @@ std::vector<FreeConstant> constants_of(std::span<const MeasuredRun> runs,
     stacks.try_emplace(m.run.stack.name, m.run.stack);
     if (m.run.cluster.nodes > 1) fabrics.try_emplace(m.run.cluster.fabric.name, m.run.cluster.fabric);
   }
-  std::vector<FreeConstant> out;
-  const auto add = [&](const ConstantRule& rule, const std::string& owner, double prior, double low,
-                       double high) {
-    const auto& movable = rule.presets_of;
-    if (cold && !movable.empty() && std::find(movable.begin(), movable.end(), owner) == movable.end()) return;
-    if (cold && rule.of != ConstantOwner::device && rule.cold > 0) prior = rule.cold;
-    if (const auto it = rule.cold_of.find(owner); cold && it != rule.cold_of.end()) prior = it->second;
-    if (!(prior > 0)) return;  // a constant that is zero is a fact: the cost does not exist here
-    if (cold)
-      for (const auto& group : rule.classes) {
-        if (std::find(group.begin(), group.end(), owner) == group.end()) continue;
-        const auto first = std::find_if(out.begin(), out.end(), [&](const FreeConstant& k) {
-          return k.of == rule.of && k.key == rule.key &&
-                 std::find(group.begin(), group.end(), k.owner) != group.end();
-        });
-        if (first == out.end()) break;
-        first->also.push_back(owner);
-        return;
-      }
-    // The factor of the whole machine is what users' rows tell best, and what no preset knows.
-    const double width = cold || rule.key == kMachineFactor ? 1 : rules.own_width;
-    out.push_back({rule.of, owner, rule.key, prior, rule.sigma * width,
-                   low > 0 ? low : prior * rule.low_factor, high > 0 ? high : prior * rule.high_factor});
-    if (!cold || !(rule.kinship > 0)) return;
-    const std::string kin = rule.of == ConstantOwner::stack ? class_of(rules, owner) : "all";
-    out.back().kin = kin;
-    out.back().kinship = kin.empty() ? 0 : std::min(rule.kinship, 0.99);
-  };
+  FreedConstants freed(rules, cold);
   for (const ConstantRule& rule : rules.calibrated) {
     if (rule.own_only && fit_of != FitOf::own_runs) continue;
     if (rule.of == ConstantOwner::device) {
@@ -139,7 +163,7 @@ std::vector<FreeConstant> constants_of(std::span<const MeasuredRun> runs,
       for (const std::string& g : owners) {
         double low = 0, high = 0;
         const double prior = device_prior(g, rule, preset_dir, cold, low, high);
-        add(rule, rule.per_generation ? g : "", prior, low, high);
+        freed.add(rule, rule.per_generation ? g : "", prior, low, high);
       }
     }
     if (rule.of == ConstantOwner::stack)
@@ -147,12 +171,12 @@ std::vector<FreeConstant> constants_of(std::span<const MeasuredRun> runs,
         double prior = setting_value(spec, rule.key);
         if (cold && prior > 0)
           if (const double by_class = class_value(rules, s, rule.key); by_class > 0) prior = by_class;
-        add(rule, s, prior, 0, 0);
+        freed.add(rule, s, prior);
       }
     if (rule.of == ConstantOwner::fabric)
-      for (const auto& [name, spec] : fabrics) add(rule, name, setting_value(spec, rule.key), 0, 0);
+      for (const auto& [name, spec] : fabrics) freed.add(rule, name, setting_value(spec, rule.key));
   }
-  return out;
+  return freed.take();
 }
 
 std::vector<Setting> settings_of(const FreeConstant& k, double value) {

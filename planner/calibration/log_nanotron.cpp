@@ -41,31 +41,21 @@ void read_arithmetic(std::string_view line, int at, RunLog& log) {
     settle(log, "pp", {*stage + 1.0, *stage + 1.0}, "the last stage prints the steps: its tag", at);
 }
 
-}  // namespace
+// Printed with three digits: "1.02K" is any batch from 1015 to 1025.
+// In sequences beside "elapsed_time_per_iteration_ms", in tokens since that is "time_per_iteration_ms".
+void read_batch(std::string_view line, RunLog& log) {
+  const auto batch = number_after(line, "global_batch_size:");
+  if (!batch) return;
+  if (line.find("elapsed_time_per_iteration_ms:") == std::string_view::npos) {
+    log.batch_tokens = *batch;
+  } else {
+    log.says["global_batch"] = std::llround(*batch);
+    log.rounded_batch = *batch >= 1000;
+  }
+}
 
-void read_nanotron(std::string_view line, int at, StepLines& steps, RunLog& log) {
-  if (line.find("ParallelismArgs(") != std::string_view::npos) steps.starts();
-  const auto number = step_of_total(line, "iteration:");
-  if (number || line.find(steps.label()) != std::string_view::npos) {
-    steps.read(line, at, number);
-    read_arithmetic(line, at, log);
-    // Printed with three digits: "1.02K" is any batch from 1015 to 1025.
-    // In sequences beside "elapsed_time_per_iteration_ms", in tokens since that is "time_per_iteration_ms".
-    if (const auto batch = number_after(line, "global_batch_size:")) {
-      if (line.find("elapsed_time_per_iteration_ms:") == std::string_view::npos) {
-        log.batch_tokens = *batch;
-      } else {
-        log.says["global_batch"] = std::llround(*batch);
-        log.rounded_batch = *batch >= 1000;
-      }
-    }
-  }
-  if (const auto bytes = number_after(line, "cuda_max_memory_reserved:")) {
-    keep_largest(log.peak_memory_GiB, *bytes / 1073741824.0);
-    log.memory_kind = "torch_reserved";
-    if (const auto stage = tagged_rank(line, "PP")) log.memory_stages.insert(*stage);
-  }
-  // Its configuration as YAML or as a printed dataclass.
+// Sizes in its configuration, as YAML or as a printed dataclass.
+void read_sizes(std::string_view line, RunLog& log) {
   for (const auto& [label, column] : {std::pair{"micro_batch_size", "micro_batch"},
                                       {"sequence_length", "seq_len"},
                                       {"zero_stage", "zero_stage"},
@@ -83,26 +73,47 @@ void read_nanotron(std::string_view line, int at, StepLines& steps, RunLog& log)
     for (const char* sign : {":", "="})
       if (const auto n = number_after(line, fmt::format("{}{}", label, sign)))
         log.says[column] = std::llround(*n);
-  for (const char* sign : {":", "="}) {
-    for (const char* label : {"batch_accumulation_per_replica", "batch_accum"})
-      if (const auto n = number_after(line, fmt::format("{}{}", label, sign)))
-        log.accumulation = std::llround(*n);
-    const auto says = [&](std::string_view key, std::string_view value) {
-      const std::size_t key_at = line.find(fmt::format("{}{}", key, sign));
-      return key_at != std::string_view::npos && line.find(value, key_at) < line.find(',', key_at);
-    };
-    for (const auto& [word, kind] : {std::pair{"True", 2}, {"true", 2}, {"False", 0}, {"false", 0}})
-      for (const char* label : {"recompute_layer", "full_checkpointing"})
-        if (says(label, word)) log.says["recompute"] = kind;
-    for (const auto& [word, kind] : {std::pair{"bfloat16", Dtype::bf16}, {"float16", Dtype::fp16}})
-      if (says("dtype", word) && !(kind == Dtype::fp16 && says("dtype", "bfloat16"))) log.compute = kind;
-    for (const auto& [word, kind] : {std::pair{"True", Dtype::fp32}, {"true", Dtype::fp32}})
-      if (says("accumulate_grad_in_fp32", word)) log.gradient = kind;
-    if (says("tp_mode", "REDUCE_SCATTER")) log.says["sequence_parallel"] = 1;
-    if (says("tp_mode", "ALL_REDUCE")) log.says["sequence_parallel"] = 0;
-    for (const auto& [word, on] : {std::pair{"True", 1}, {"true", 1}, {"False", 0}, {"false", 0}})
-      if (says("tp_linear_async_communication", word)) log.says["overlap_tp"] = on;
+}
+
+// Words in the same; `sign` stands between a key and its value.
+void read_words(std::string_view line, const char* sign, RunLog& log) {
+  for (const char* label : {"batch_accumulation_per_replica", "batch_accum"})
+    if (const auto n = number_after(line, fmt::format("{}{}", label, sign)))
+      log.accumulation = std::llround(*n);
+  const auto says = [&](std::string_view key, std::string_view value) {
+    const std::size_t key_at = line.find(fmt::format("{}{}", key, sign));
+    return key_at != std::string_view::npos && line.find(value, key_at) < line.find(',', key_at);
+  };
+  for (const auto& [word, kind] : {std::pair{"True", 2}, {"true", 2}, {"False", 0}, {"false", 0}})
+    for (const char* label : {"recompute_layer", "full_checkpointing"})
+      if (says(label, word)) log.says["recompute"] = kind;
+  for (const auto& [word, kind] : {std::pair{"bfloat16", Dtype::bf16}, {"float16", Dtype::fp16}})
+    if (says("dtype", word) && !(kind == Dtype::fp16 && says("dtype", "bfloat16"))) log.compute = kind;
+  for (const auto& [word, kind] : {std::pair{"True", Dtype::fp32}, {"true", Dtype::fp32}})
+    if (says("accumulate_grad_in_fp32", word)) log.gradient = kind;
+  if (says("tp_mode", "REDUCE_SCATTER")) log.says["sequence_parallel"] = 1;
+  if (says("tp_mode", "ALL_REDUCE")) log.says["sequence_parallel"] = 0;
+  for (const auto& [word, on] : {std::pair{"True", 1}, {"true", 1}, {"False", 0}, {"false", 0}})
+    if (says("tp_linear_async_communication", word)) log.says["overlap_tp"] = on;
+}
+
+}  // namespace
+
+void read_nanotron(std::string_view line, int at, StepLines& steps, RunLog& log) {
+  if (line.find("ParallelismArgs(") != std::string_view::npos) steps.starts();
+  const auto number = step_of_total(line, "iteration:");
+  if (number || line.find(steps.label()) != std::string_view::npos) {
+    steps.read(line, at, number);
+    read_arithmetic(line, at, log);
+    read_batch(line, log);
   }
+  if (const auto bytes = number_after(line, "cuda_max_memory_reserved:")) {
+    keep_largest(log.peak_memory_GiB, *bytes / 1073741824.0);
+    log.memory_kind = "torch_reserved";
+    if (const auto stage = tagged_rank(line, "PP")) log.memory_stages.insert(*stage);
+  }
+  read_sizes(line, log);
+  for (const char* sign : {":", "="}) read_words(line, sign, log);
   if (line.find("ParallelismArgs(") == std::string_view::npos && line.find(':') == std::string_view::npos &&
       line.find('=') == std::string_view::npos)
     return;

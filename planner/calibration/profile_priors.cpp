@@ -124,77 +124,110 @@ struct Trial {
   }
 };
 
-std::vector<FreeConstant> constants_for(const std::vector<Sample>& samples, const ClusterSpec& cluster,
-                                        const StackSpec& stack, CostConstants constants,
-                                        const CalibrationRules& rules) {
-  const std::string& generation = cluster.device.generation;
-  // Nominal rates of processors are orders of magnitude: there a share of them may be above one.
-  const double most = generation == "cpu" ? 20 : 1;
-  std::vector<FreeConstant> out;
-  const auto add_once = [&](FreeConstant constant) {
+// The constants that samples tell something of, each once.
+class SampledConstants {
+ public:
+  SampledConstants(const ClusterSpec& cluster, const StackSpec& stack, const CostConstants& constants,
+                   const CalibrationRules& rules)
+      : cluster_(cluster), stack_(stack), constants_(constants), rules_(rules) {}
+
+  void add_of(const Sample& s) {
+    if (const auto* kernel = std::get_if<Kernel>(&s.what))
+      add_of(*kernel);
+    else
+      add_of(std::get<Work>(s.what));
+  }
+  // What blocks and collectives between nodes tell comes last.
+  std::vector<FreeConstant> take() {
+    if (blocks_) add_of_blocks();
+    if (across_) add_of_fabric();
+    return std::move(out_);
+  }
+
+ private:
+  static constexpr double kRate = 0.15, kTime = 0.3;  // of constants that whole runs do not move
+
+  void add_once(FreeConstant constant) {
     const auto same = [&](const FreeConstant& k) { return k.key == constant.key; };
-    if (std::none_of(out.begin(), out.end(), same)) out.push_back(std::move(constant));
-  };
-  const auto add_below = [&](const char* key, double sigma, double high) {
-    const double preset = constant(constants, key);
-    add_once({ConstantOwner::device, generation, key, preset, sigma, 0.02, std::max(high, preset)});
-  };
-  const auto add = [&](const char* key, double sigma) { add_below(key, sigma, most); };
+    if (std::none_of(out_.begin(), out_.end(), same)) out_.push_back(std::move(constant));
+  }
+  void add_below(const char* key, double sigma, double high) {
+    const double preset = constant(constants_, key);
+    add_once({ConstantOwner::device, cluster_.device.generation, key, preset, sigma, 0.02,
+              std::max(high, preset)});
+  }
+  // Nominal rates of processors are orders of magnitude: there a share of them may be above one.
+  void add(const char* key, double sigma) {
+    add_below(key, sigma, cluster_.device.generation == "cpu" ? 20 : 1);
+  }
+  void add_ruled(const char* key) { add(key, rules_.rule(key).sigma); }
   // Of times nobody knows more than the order of magnitude.
-  constexpr double kOrders = 100;
-  const auto add_time = [&](const char* key, double preset, double sigma) {
+  void add_time(const char* key, double preset) {
+    constexpr double kOrders = 100;
     if (preset > 0)
-      add_once({ConstantOwner::device, generation, key, preset, sigma, preset / kOrders, preset * kOrders});
-  };
-  const auto rule = [&](const char* key) { add(key, rules.rule(key).sigma); };
-  constexpr double kRate = 0.15, kTime = 0.3;  // of constants that whole runs do not move
-  bool across = false, blocks = false;
-  for (const Sample& s : samples) {
-    if (const auto* kernel = std::get_if<Kernel>(&s.what)) {
-      const auto* pass = std::get_if<Pointwise>(kernel);
-      if (pass == nullptr)
-        rule("gemm_efficiency");
-      else if (is_launch(*pass))
-        add_time("launch_overhead_us", setting_value(cluster.device, "launch_overhead_us"), kTime);
-      else
-        rule("memory_efficiency");
-      continue;
-    }
-    const Work& work = std::get<Work>(s.what);
-    if (std::holds_alternative<BlockWork>(work)) blocks = true;
+      add_once({ConstantOwner::device, cluster_.device.generation, key, preset, kTime, preset / kOrders,
+                preset * kOrders});
+  }
+
+  void add_of(const Kernel& kernel) {
+    const auto* pass = std::get_if<Pointwise>(&kernel);
+    if (pass == nullptr)
+      add_ruled("gemm_efficiency");
+    else if (is_launch(*pass))
+      add_time("launch_overhead_us", setting_value(cluster_.device, "launch_overhead_us"));
+    else
+      add_ruled("memory_efficiency");
+  }
+  void add_of(const Work& work) {
+    if (std::holds_alternative<BlockWork>(work)) blocks_ = true;
     if (std::holds_alternative<CopyWork>(work)) add("host_copy_efficiency", kRate);
     if (const auto* w = std::get_if<StateWork>(&work))
-      rule(w->host ? "host_update_efficiency" : "memory_efficiency");
-    if (const auto* w = std::get_if<CollectiveWork>(&work)) {
-      if (w->bytes.v < kLargeBytes)
-        add_time("collective_start_us", constants.collective_start_us, kTime);
-      else if (w->group.nodes > 1)
-        across = true;
-      else if (cluster.node.link != NodeLinkKind::nvswitch)
-        add("link_efficiency_mesh", kRate);
-      else if (w->kind == CollectiveKind::all_reduce && cluster.node.nvls &&
-               constants.link_efficiency_in_switch > 0)
-        add_below("link_efficiency_in_switch", kRate, most_in_switch(w->group.size));
-      else
-        add("link_efficiency", kRate);
-    }
+      add_ruled(w->host ? "host_update_efficiency" : "memory_efficiency");
+    if (const auto* w = std::get_if<CollectiveWork>(&work)) add_of(*w);
   }
-  if (blocks) {
-    rule("gemm_efficiency");
-    rule("memory_efficiency");
-    const double host = setting_value(stack, "host_forward_per_layer_us");
-    out.push_back({ConstantOwner::stack, stack.name, "host_forward_per_layer_us", host,
-                   rules.rule("host_forward_per_layer_us").sigma, host / 20, host * 20});
+  void add_of(const CollectiveWork& w) {
+    if (w.bytes.v < kLargeBytes)
+      add_time("collective_start_us", constants_.collective_start_us);
+    else if (w.group.nodes > 1)
+      across_ = true;
+    else if (cluster_.node.link != NodeLinkKind::nvswitch)
+      add("link_efficiency_mesh", kRate);
+    else if (w.kind == CollectiveKind::all_reduce && cluster_.node.nvls &&
+             constants_.link_efficiency_in_switch > 0)
+      add_below("link_efficiency_in_switch", kRate, most_in_switch(w.group.size));
+    else
+      add("link_efficiency", kRate);
   }
-  if (across) {
-    const FabricSpec& f = cluster.fabric;
+  void add_of_blocks() {
+    add_ruled("gemm_efficiency");
+    add_ruled("memory_efficiency");
+    const double host = setting_value(stack_, "host_forward_per_layer_us");
+    out_.push_back({ConstantOwner::stack, stack_.name, "host_forward_per_layer_us", host,
+                    rules_.rule("host_forward_per_layer_us").sigma, host / 20, host * 20});
+  }
+  void add_of_fabric() {
+    const FabricSpec& f = cluster_.fabric;
     const double hop = f.latency.v * 1e6;
-    out.push_back(
-        {ConstantOwner::fabric, f.name, "efficiency", f.efficiency, rules.rule("efficiency").sigma, 0.02, 1});
-    out.push_back({ConstantOwner::fabric, f.name, "latency_us", hop, rules.rule("latency_us").sigma, hop / 10,
-                   hop * 10});
+    out_.push_back({ConstantOwner::fabric, f.name, "efficiency", f.efficiency,
+                    rules_.rule("efficiency").sigma, 0.02, 1});
+    out_.push_back({ConstantOwner::fabric, f.name, "latency_us", hop, rules_.rule("latency_us").sigma,
+                    hop / 10, hop * 10});
   }
-  return out;
+
+  const ClusterSpec& cluster_;
+  const StackSpec& stack_;
+  CostConstants constants_;
+  const CalibrationRules& rules_;
+  bool across_ = false, blocks_ = false;
+  std::vector<FreeConstant> out_;
+};
+
+std::vector<FreeConstant> constants_for(const std::vector<Sample>& samples, const ClusterSpec& cluster,
+                                        const StackSpec& stack, const CostConstants& constants,
+                                        const CalibrationRules& rules) {
+  SampledConstants known(cluster, stack, constants, rules);
+  for (const Sample& s : samples) known.add_of(s);
+  return known.take();
 }
 
 }  // namespace

@@ -83,9 +83,8 @@ std::optional<std::string> refused_together(const Job& job, const SearchSpace& s
   return text.empty() ? std::nullopt : std::optional(text);
 }
 
-}  // namespace
-
-std::optional<std::string> never_possible(const Job& job, const SearchSpace& space) {
+// A field of which the limits leave no value.
+std::optional<std::string> left_without(const Job& job, const SearchSpace& space) {
   const SearchSpace whole = default_space(job.model, job.training, job.cluster.device, space.world);
   const auto none_left = [&](const char* field, std::size_t left) {
     return left > 0 ? std::nullopt
@@ -115,8 +114,11 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
         none_left("tpo", space.overlap_tp.size()), none_left("ax", space.axis_order.size()),
         none_left("split", space.split.size())})
     if (found) return found;
+  return std::nullopt;
+}
 
-  if (auto together = refused_together(job, space)) return together;
+// A field none of whose values the stack takes, whatever the others are.
+std::optional<std::string> refused_alone(const Job& job, const SearchSpace& space) {
   // Some stacks keep activations on the host only beside full recomputation.
   const auto full = job.stack.can.activation_offload_needs_recompute
                         ? std::ranges::find(space.recompute, RecomputeKind::full, &Recompute::kind)
@@ -160,64 +162,69 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
   return std::nullopt;
 }
 
+}  // namespace
+
+std::optional<std::string> never_possible(const Job& job, const SearchSpace& space) {
+  if (auto left = left_without(job, space)) return left;
+  if (auto together = refused_together(job, space)) return together;
+  return refused_alone(job, space);
+}
+
 namespace {
 
 // A field none of whose values divides what it must, whatever the others are.
-std::string never_divides(const Job& job, const SearchSpace& space) {
+std::optional<std::string> divides_nothing(const Job& job, const SearchSpace& space) {
   const auto none = [](const char* field, const std::vector<int>& values, int whole, const char* of) {
     const bool some = std::ranges::any_of(values, [&](int value) { return whole % value == 0; });
     return some ? std::nullopt
                 : std::optional(fmt::format("{} is {}, expected a divisor of the {} {}", field,
                                             fmt::join(values, ", "), whole, of));
   };
-  if (space.size() == 0) return "";
   for (const auto& found :
        {none("tp", space.tp, space.world, "GPUs"), none("cp", space.cp, space.world, "GPUs"),
         none("pp", space.pp, space.world, "GPUs"), none("tp", space.tp, job.model.n_heads, "attention heads"),
         none("tp", space.tp, job.model.ffn_hidden, "columns of the MLP"),
         none("mbs", space.micro_batch, job.training.global_batch, "sequences of a step")})
-    if (found) return *found;
-  const auto least = [](const std::vector<int>& values) { return *std::ranges::min_element(values); };
-  if (const std::int64_t fewest = std::int64_t{least(space.tp)} * least(space.cp) * least(space.pp);
-      fewest > space.world)
-    return fmt::format("tp * cp * pp is at least {}, and there are {} GPUs", fewest, space.world);
-  // What several fields make together.
-  std::set<std::int64_t> ranks, sequences;
-  bool divides = false, fills = false, shared = false;
+    if (found) return found;
+  return std::nullopt;
+}
+
+// What several fields make together.
+struct Products {
+  std::set<std::int64_t> ranks, sequences;              // tp * cp * pp; mbs * dp
+  bool divides = false, fills = false, shared = false;  // the GPUs; with a dp within the limits; the batch
+};
+Products products_of(const Job& job, const SearchSpace& space) {
+  Products made;
   for (const int tp : space.tp)
     for (const int cp : space.cp)
       for (const int pp : space.pp) {
         const std::int64_t own = std::int64_t{tp} * cp * pp;
-        ranks.insert(own);
+        made.ranks.insert(own);
         if (own > space.world || space.world % own != 0) continue;
-        divides = true;
+        made.divides = true;
         const auto dp = static_cast<int>(space.world / own);
         if (!space.limits.admits(PlanField::dp, dp)) continue;
-        fills = true;
+        made.fills = true;
         for (const int mbs : space.micro_batch) {
-          sequences.insert(std::int64_t{mbs} * dp);
-          shared = shared || job.training.global_batch % (std::int64_t{mbs} * dp) == 0;
+          made.sequences.insert(std::int64_t{mbs} * dp);
+          made.shared = made.shared || job.training.global_batch % (std::int64_t{mbs} * dp) == 0;
         }
       }
-  const auto some = [](const std::set<std::int64_t>& values) {
-    constexpr std::size_t kShown = 4;
-    std::vector<std::string> words;
-    for (const std::int64_t value : values)
-      if (words.size() < kShown) words.push_back(fmt::format("{}", value));
-    if (values.size() > kShown) words.emplace_back("...");
-    return fmt::format("{}", fmt::join(words, ", "));
-  };
-  if (!divides)
-    return fmt::format("tp * cp * pp is {}, expected a divisor of the {} GPUs", some(ranks), space.world);
-  if (fills && !shared)
-    return fmt::format("mbs * dp is {}, expected a divisor of the {} sequences of a step", some(sequences),
-                       job.training.global_batch);
-  const int vp = std::ranges::min_element(space.form, {}, &PipelineForm::vp)->vp;
-  const int n = job.model.n_layers, most = most_chunks(space, job.stack.can.uneven_stages, n);
-  if (const std::int64_t chunks = std::int64_t{least(space.pp)} * vp; chunks > most)
-    return fmt::format("pp * vp is at least {}, and there are {} layers{}", chunks, n,
-                       most > n ? ", embedding and head" : "");
-  if (fills) return "";
+  return made;
+}
+
+std::string first_of(const std::set<std::int64_t>& values) {
+  constexpr std::size_t kShown = 4;
+  std::vector<std::string> words;
+  for (const std::int64_t value : values)
+    if (words.size() < kShown) words.push_back(fmt::format("{}", value));
+  if (values.size() > kShown) words.emplace_back("...");
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+// No tp * cp * pp leaves a dp within the limits.
+std::string no_dp_fills(const SearchSpace& space, const std::set<std::int64_t>& ranks) {
   bool any_dp = false;
   for (int dp = 1; dp <= space.world; ++dp)
     any_dp = any_dp || (space.world % dp == 0 && space.limits.admits(PlanField::dp, dp));
@@ -228,32 +235,49 @@ std::string never_divides(const Job& job, const SearchSpace& space) {
   if (pinned != space.limits.limits.end()) {
     std::set<std::int64_t> made;
     for (const std::int64_t own : ranks) made.insert(own * static_cast<std::int64_t>(pinned->value));
-    return fmt::format("tp * cp * pp * dp is {}, expected the {} GPUs", some(made), space.world);
+    return fmt::format("tp * cp * pp * dp is {}, expected the {} GPUs", first_of(made), space.world);
   }
   return fmt::format("no dp within the limits makes the {} GPUs of tp * cp * pp * dp", space.world);
 }
 
-}  // namespace
+// What the values of one field, or the products of several, never divide; empty where that is no reason.
+std::string never_divides(const Job& job, const SearchSpace& space) {
+  if (space.size() == 0) return "";
+  if (const auto alone = divides_nothing(job, space)) return *alone;
+  const auto least = [](const std::vector<int>& values) { return *std::ranges::min_element(values); };
+  if (const std::int64_t fewest = std::int64_t{least(space.tp)} * least(space.cp) * least(space.pp);
+      fewest > space.world)
+    return fmt::format("tp * cp * pp is at least {}, and there are {} GPUs", fewest, space.world);
+  const Products made = products_of(job, space);
+  if (!made.divides)
+    return fmt::format("tp * cp * pp is {}, expected a divisor of the {} GPUs", first_of(made.ranks),
+                       space.world);
+  if (made.fills && !made.shared)
+    return fmt::format("mbs * dp is {}, expected a divisor of the {} sequences of a step",
+                       first_of(made.sequences), job.training.global_batch);
+  const int vp = std::ranges::min_element(space.form, {}, &PipelineForm::vp)->vp;
+  const int n = job.model.n_layers, most = most_chunks(space, job.stack.can.uneven_stages, n);
+  if (const std::int64_t chunks = std::int64_t{least(space.pp)} * vp; chunks > most)
+    return fmt::format("pp * vp is at least {}, and there are {} layers{}", chunks, n,
+                       most > n ? ", embedding and head" : "");
+  return made.fills ? "" : no_dp_fills(space, made.ranks);
+}
 
-NothingFits why_nothing_fits(const Job& job, const SearchSpace& space, int most_gpus,
-                             const SearchOptions& options) {
-  const SearchBudget budget(options);
-  NothingFits n;
-  n.available = options.memory_limit.value_or(job.cluster.device.memory);
-  // Of the device itself: a limit of the user's is no reason why no model fits.
-  const Bytes device = job.cluster.device.memory;
-  if (const Bytes outside = outside_of(job.stack.memory, space.world); outside >= device) {
-    n.beside_stack = true;
-    n.cause = fmt::format(
-        "{} itself takes {:.1f} GiB of each device (context, NCCL, libraries), of the {:.1f} that there are: "
-        "no model fits, however many devices there are",
-        job.stack.name, gib(outside), gib(device));
-    n.lines.push_back(n.cause);
-    return n;
-  }
-  SearchOptions any_memory = budget.next();
-  any_memory.memory_limit = Bytes(std::numeric_limits<std::int64_t>::max());
-  const LowestMemoryLayout lean = lowest_memory_layout(job, space, any_memory);
+// The stack alone fills a device. That is said of the device itself: a limit of the user's is no reason why no model fits.
+bool is_filled_by_stack(const Job& job, int world, NothingFits& n) {
+  const Bytes device = job.cluster.device.memory, outside = outside_of(job.stack.memory, world);
+  if (outside < device) return false;
+  n.beside_stack = true;
+  n.cause = fmt::format(
+      "{} itself takes {:.1f} GiB of each device (context, NCCL, libraries), of the {:.1f} that there are: "
+      "no model fits, however many devices there are",
+      job.stack.name, gib(outside), gib(device));
+  n.lines.push_back(n.cause);
+  return true;
+}
+
+// What the layout of the least memory needs, or why there is none.
+void say_closest(const Job& job, const SearchSpace& space, const LowestMemoryLayout& lean, NothingFits& n) {
   n.closest = lean.plan;
   n.needed = lean.peak;
   if (n.closest)
@@ -270,26 +294,41 @@ NothingFits why_nothing_fits(const Job& job, const SearchSpace& space, int most_
                                   n.cause.empty() ? "" : ": " + n.cause));
   else
     n.lines.push_back("what would fit was not found in time");
+}
+
+void say_fewest(int most_gpus, NothingFits& n) {
+  const std::string untold =
+      n.fewest.exact ? ""
+      : n.fewest.in_time
+          ? fmt::format(" (every number up to {} was tried, then whole nodes)", n.fewest.every_to)
+          : " (the search was stopped early: fewer may do)";
+  if (!n.fewest.found && !n.fewest.in_time)
+    n.lines.push_back(fmt::format(
+        "the search for the fewest GPUs was stopped early: up to {} do not do, of more it is not known",
+        n.fewest.next_smaller));
+  else
+    n.lines.push_back(n.fewest.found
+                          ? fmt::format("fewest GPUs: {}, with {}; {:.3f} s a step{}", n.fewest.found->gpus,
+                                        plan_key(n.fewest.found->report.ranked.front().plan),
+                                        n.fewest.found->report.ranked.front().prediction.step.v, untold)
+                          : fmt::format("it does not fit on {} GPUs either{}", most_gpus, untold));
+}
+
+}  // namespace
+
+NothingFits why_nothing_fits(const Job& job, const SearchSpace& space, int most_gpus,
+                             const SearchOptions& options) {
+  const SearchBudget budget(options);
+  NothingFits n;
+  n.available = options.memory_limit.value_or(job.cluster.device.memory);
+  if (is_filled_by_stack(job, space.world, n)) return n;
+  SearchOptions any_memory = budget.next();
+  any_memory.memory_limit = Bytes(std::numeric_limits<std::int64_t>::max());
+  say_closest(job, space, lowest_memory_layout(job, space, any_memory), n);
   if (budget.over()) return n;
   const int gpus = job.cluster.gpus();
   n.fewest = fewest_gpus(job, std::nullopt, most_gpus, space.limits, budget.next());
-  if (n.closest || (n.fewest.found && n.fewest.found->gpus > gpus)) {
-    const std::string untold =
-        n.fewest.exact ? ""
-        : n.fewest.in_time
-            ? fmt::format(" (every number up to {} was tried, then whole nodes)", n.fewest.every_to)
-            : " (the search was stopped early: fewer may do)";
-    if (!n.fewest.found && !n.fewest.in_time)
-      n.lines.push_back(fmt::format(
-          "the search for the fewest GPUs was stopped early: up to {} do not do, of more it is not known",
-          n.fewest.next_smaller));
-    else
-      n.lines.push_back(n.fewest.found
-                            ? fmt::format("fewest GPUs: {}, with {}; {:.3f} s a step{}", n.fewest.found->gpus,
-                                          plan_key(n.fewest.found->report.ranked.front().plan),
-                                          n.fewest.found->report.ranked.front().prediction.step.v, untold)
-                            : fmt::format("it does not fit on {} GPUs either{}", most_gpus, untold));
-  }
+  if (n.closest || (n.fewest.found && n.fewest.found->gpus > gpus)) say_fewest(most_gpus, n);
   if (!n.fewest.found || n.fewest.found->gpus >= gpus || budget.over()) return n;
   n.fewer_gpus = faster_on_fewer(job, Seconds(INFINITY), space.limits, budget.next());
   if (n.fewer_gpus) {

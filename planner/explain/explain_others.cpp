@@ -79,56 +79,84 @@ std::vector<Alternative> alternatives(const Job& job, const Others& others, cons
   return out;
 }
 
-std::vector<Sensitivity> sensitivities(const Job& job, const Others& others, const ParallelPlan& best,
-                                       const SearchOptions& options, RankBy by) {
-  const SearchSpace space =
-      default_space(job.model, job.training, job.cluster.device, best.world(), others.limits);
-  const SearchBudget budget(options);
-  std::vector<Sensitivity> out;
-  const auto step_of = [&](const Job& machine, const ParallelPlan& plan) {
-    return ranked_step(predict_under(machine, plan, by), by);
-  };
-  const Seconds now = step_of(job, best);
-  const auto ask = [&](std::string what, const Job& changed) {
-    if (budget.over()) return;
+namespace {
+
+// How a choice bears machines a little different.
+class ChangedMachines {
+ public:
+  ChangedMachines(const Job& job, const Others& others, const ParallelPlan& best, RankBy by)
+      : job_(job),
+        others_(others),
+        best_(best),
+        by_(by),
+        space_(default_space(job.model, job.training, job.cluster.device, best.world(), others.limits)),
+        now_(step_of(job, best)) {}
+
+  Sensitivity of(std::string what, const Job& changed, const SearchOptions& options) const {
     Sensitivity s;
     s.what = std::move(what);
-    const SteadyPlans found = robust_plans(changed, space, by, among(others, changed, budget.next()));
+    const SteadyPlans found = robust_plans(changed, space_, by_, among(others_, changed, options));
     const SearchReport& report = found.report;
     s.exact = found.proved;
-    const PlanMemory memory = plan_memory(changed, best);
+    const PlanMemory memory = plan_memory(changed, best_);
     s.possible = !too_large(changed, memory);
-    if (s.possible && memory.peak > most_memory(changed, others))
+    if (s.possible && memory.peak > most_memory(changed, others_))
       s.oom_chance =
           chance_of_overflow(memory.peak, changed.cluster.device.memory, overflow_scale(changed.stack));
     if (report.ranked.empty()) {
       s.same = false;
       s.text = report.exact ? "nothing fits any more" : "nothing found in time";
-      out.push_back(std::move(s));
-      return;
+    } else {
+      compare_with_staying(report.ranked.front(), changed, s);
     }
-    s.plan = report.ranked.front().plan;
-    s.same = *s.plan == best;
-    Seconds then = ranked_step(report.ranked.front().prediction, by);
-    const Seconds stays = s.may_stay() ? step_of(changed, best) : then;
+    return s;
+  }
+
+ private:
+  Seconds step_of(const Job& machine, const ParallelPlan& plan) const {
+    return ranked_step(predict_under(machine, plan, by_), by_);
+  }
+  void compare_with_staying(const RankedPlan& found, const Job& changed, Sensitivity& s) const {
+    s.plan = found.plan;
+    s.same = *s.plan == best_;
+    Seconds then = ranked_step(found.prediction, by_);
+    const Seconds stays = s.may_stay() ? step_of(changed, best_) : then;
     // Of what was not proved, staying may be better; and who gains nothing stays.
     constexpr double kNothing = 0.0005;
     if (stays < then || (s.may_stay() && stays / then - 1 < kNothing)) {
       s.same = true;
-      s.plan = best;
+      s.plan = best_;
       then = stays;
     }
-    s.slower = then / now - 1;
+    s.slower = then / now_ - 1;
     s.regret = stays / then - 1;
-    if (s.may_stay() && !s.same && !too_large(job, plan_memory(job, *s.plan)))
-      s.as_today = now / step_of(job, *s.plan) - 1 > s.regret - kTieShare / 2;
+    if (s.may_stay() && !s.same && !too_large(job_, plan_memory(job_, *s.plan)))
+      s.as_today = now_ / step_of(job_, *s.plan) - 1 > s.regret - kTieShare / 2;
     if (s.same)
       s.text = "the same choice";
     else if (!s.may_stay())
       s.text = "no longer fits";
     else
       s.text = fmt::format("{:.1f} % faster than staying", 100 * s.gain());
-    out.push_back(std::move(s));
+  }
+
+  const Job& job_;
+  const Others& others_;
+  const ParallelPlan& best_;
+  RankBy by_;
+  SearchSpace space_;
+  Seconds now_;
+};
+
+}  // namespace
+
+std::vector<Sensitivity> sensitivities(const Job& job, const Others& others, const ParallelPlan& best,
+                                       const SearchOptions& options, RankBy by) {
+  const SearchBudget budget(options);
+  const ChangedMachines machines(job, others, best, by);
+  std::vector<Sensitivity> out;
+  const auto ask = [&](std::string what, const Job& changed) {
+    if (!budget.over()) out.push_back(machines.of(std::move(what), changed, budget.next()));
   };
   const auto with_cluster = [&](std::string what, auto change) {
     ClusterSpec cluster = job.cluster;

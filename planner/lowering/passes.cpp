@@ -207,62 +207,48 @@ BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& 
   return after ? kNoBuffer : leave_tp(at, pass, partial);
 }
 
-OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& stream) {
-  Site at{model_chunk(slot), kNone16, slot.microbatch};
-  const LayerRange layers = range(at.chunk);
-  SavedChunk& keep = saved(slot);
-  keep.layers.resize(static_cast<std::size_t>(layers.count));
+// The rows of a micro-batch's tokens, summed over the TP ranks: the stream that they begin.
+BufferId StageLowering::embedding_forward(const Site& at) {
+  visit(layout_.parameters[static_cast<std::size_t>(embedding_)].bucket);
+  const BufferId rows =
+      temporary(context_.plan.tp > 1 ? context_.activation.gathered : context_.activation.stream);
+  leave(block(at, BlockKind::embedding, kForward));
+  emitter_.write(rows, Use::out);
+  return leave_tp(at, kForward, rows);
+}
+
+// Where a layer's saved activations lie: temporary where they are recomputed, in the ring of layers where they are offloaded,
+// whose place is returned then.
+StageLowering::RingedLayer* StageLowering::place_saved(int layer_in_chunk, SavedLayer& layer) {
   const auto activation = [&](std::int64_t bytes) {
     return emitter_.buffer(BufferKind::activation, stage_, bytes);
   };
-  BufferId branch = kNoBuffer;
-  module_ = -1;
-  emitter_.after(stage_, arrival);
-  if (slot.microbatch > 0 && context_.gathers_again()) gather_again();
+  const bool again = recomputed(layer_in_chunk);
+  if (again) {
+    layer.input = activation(context_.activation.saved_input);
+    layer.attention = temporary(context_.activation.again_attention);
+    layer.mlp = temporary(context_.activation.again_mlp);
+    return nullptr;
+  }
+  if (!offloaded(layer_in_chunk)) {
+    layer.attention = activation(context_.activation.saved_attention);
+    layer.mlp = activation(context_.activation.saved_mlp);
+    return nullptr;
+  }
+  RingedLayer& place = next_place();
+  layer.attention = place.attention;
+  layer.mlp = place.mlp;
+  // What has come back since was copied out before: compute is behind it already.
+  const bool is_copy =
+      place.reader != kNoOp && emitter_.lane_at(stage_, place.reader) == lane(LaneKind::device_to_host);
+  if (!is_copy || copied_back_ == kNoOp || place.reader > copied_back_) emitter_.after(stage_, place.reader);
+  return &place;
+}
 
-  if (at.chunk == 0) {
-    visit(layout_.parameters[static_cast<std::size_t>(embedding_)].bucket);
-    BufferId rows =
-        temporary(context_.plan.tp > 1 ? context_.activation.gathered : context_.activation.stream);
-    leave(block(at, BlockKind::embedding, kForward));
-    emitter_.write(rows, Use::out);
-    stream = leave_tp(at, kForward, rows);
-  }
-  for (int i = 0; i < layers.count; ++i) {
-    at.layer = layers.first + i;
-    visit_layer(at.layer);
-    SavedLayer& layer = keep.layers[static_cast<std::size_t>(i)];
-    const bool again = recomputed(i);
-    if (again) layer.input = activation(context_.activation.saved_input);
-    RingedLayer* const place = !again && offloaded(i) ? &next_place() : nullptr;
-    if (place) {
-      layer.attention = place->attention;
-      layer.mlp = place->mlp;
-      // What has come back since was copied out before: compute is behind it already.
-      const bool is_copy =
-          place->reader != kNoOp && emitter_.lane_at(stage_, place->reader) == lane(LaneKind::device_to_host);
-      if (!is_copy || copied_back_ == kNoOp || place->reader > copied_back_)
-        emitter_.after(stage_, place->reader);
-    } else {
-      layer.attention = again ? temporary(context_.activation.again_attention)
-                              : activation(context_.activation.saved_attention);
-      layer.mlp =
-          again ? temporary(context_.activation.again_mlp) : activation(context_.activation.saved_mlp);
-    }
-    branch = layer_forward(at, kForward, layer, stream, branch, layer.input);
-    if (place) place->reader = emitter_.hold(copy_out(at, layer, last_));
-  }
-  at.layer = kNone16;
-  if (!last_chunk(at.chunk)) {
-    if (context_.norms_after()) return last_;  // nothing is pending
-    block(at, BlockKind::residual, kForward);
-    emitter_.read(stream, Use::stream);
-    emitter_.read(branch, Use::branch);
-    emitter_.write(stream, Use::stream);
-    return last_;
-  }
+// Final norm, logits and loss.
+void StageLowering::head_forward(Site at, SavedChunk& keep, BufferId stream, BufferId branch) {
   visit(norm_bucket());
-  keep.head = activation(context_.activation.saved_head);
+  keep.head = emitter_.buffer(BufferKind::activation, stage_, context_.activation.saved_head);
   keep.logits = emitter_.buffer(BufferKind::logits, stage_, context_.activation.logits);
   at.norm = NormSite::final;
   const OpId norm = emitter_.hold(block(at, BlockKind::norm, kForward));
@@ -277,12 +263,41 @@ OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& strea
   leave(block(at, BlockKind::head, kForward));
   emitter_.read(inside, inside == keep.head ? Use::kept : Use::gathered);
   emitter_.write(keep.logits, Use::loss);
-  if (context_.plan.tp > 1) {
-    keep.stats = temporary(context_.activation.loss_stats);
-    tp(at, OpRole::tp_gather, kForward, works_.loss_gather, {keep.logits, Use::loss},
-       {keep.stats, Use::stats});
+  if (context_.plan.tp == 1) return;
+  keep.stats = temporary(context_.activation.loss_stats);
+  tp(at, OpRole::tp_gather, kForward, works_.loss_gather, {keep.logits, Use::loss}, {keep.stats, Use::stats});
+}
+
+OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& stream) {
+  Site at{model_chunk(slot), kNone16, slot.microbatch};
+  const LayerRange layers = range(at.chunk);
+  SavedChunk& keep = saved(slot);
+  keep.layers.resize(static_cast<std::size_t>(layers.count));
+  BufferId branch = kNoBuffer;
+  module_ = -1;
+  emitter_.after(stage_, arrival);
+  if (slot.microbatch > 0 && context_.gathers_again()) gather_again();
+
+  if (at.chunk == 0) stream = embedding_forward(at);
+  for (int i = 0; i < layers.count; ++i) {
+    at.layer = layers.first + i;
+    visit_layer(at.layer);
+    SavedLayer& layer = keep.layers[static_cast<std::size_t>(i)];
+    RingedLayer* const place = place_saved(i, layer);
+    branch = layer_forward(at, kForward, layer, stream, branch, layer.input);
+    if (place) place->reader = emitter_.hold(copy_out(at, layer, last_));
   }
-  stream = kNoBuffer;
+  at.layer = kNone16;
+  if (last_chunk(at.chunk)) {
+    head_forward(at, keep, stream, branch);
+    stream = kNoBuffer;
+    return last_;
+  }
+  if (context_.norms_after()) return last_;  // nothing is pending
+  block(at, BlockKind::residual, kForward);
+  emitter_.read(stream, Use::stream);
+  emitter_.read(branch, Use::branch);
+  emitter_.write(stream, Use::stream);
   return last_;
 }
 

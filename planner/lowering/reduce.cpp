@@ -155,82 +155,92 @@ void StageLowering::reduce_tied(OpId exchanged) {
     reduce_bucket(tied_bucket_, exchanged, static_cast<std::uint32_t>(context_.microbatches - 1), true);
 }
 
+// One step of a bucket's reduction, in place; the first on a lane of its own waits for what is `ready`.
+void StageLowering::emit_reduction(Reduction& r, OpRole role, WorkId work) {
+  r.op.role = role;
+  r.op.work = work;
+  r.done = emitter_.emit(r.op, {r.wait});
+  r.wait = kNoOp;
+}
+
+// Bytes of gradients in the ring or at rest; 0 where nobody asks for ranges.
+std::int64_t StageLowering::range_of_gradient(std::int64_t elements) const {
+  return emitter_.operands() ? std::llround(context_.state.gradient * static_cast<double>(elements)) : 0;
+}
+
+// Gradients that are partial under SP, over the TP ranks.
+void StageLowering::sum_norms(int b, Reduction& r) {
+  const auto parameters = std::span(layout_.parameters).subspan(bucket(b).first, bucket(b).count);
+  std::int64_t norms = 0;
+  for (const Parameter& p : parameters)
+    if (is_summed_over_tp(p.kind, context_.model, context_.plan)) norms += p.elements;
+  if (norms == 0) return;
+  emit_reduction(r, OpRole::sp_reduce,
+                 emitter_.work(CollectiveWork{CollectiveKind::all_reduce,
+                                              Bytes(norms * size_bytes(context_.training.gradient)),
+                                              context_.links.of(stage_).tp, false}));
+  for (const Parameter& p : parameters) {
+    if (!is_summed_over_tp(p.kind, context_.model, context_.plan)) continue;
+    const std::int64_t begin = range_of_gradient(p.offset), end = range_of_gradient(p.offset + p.elements);
+    emitter_.read(r.gradient, Use::gradient, begin, end);
+    emitter_.write(r.gradient, Use::gradient, begin, end);
+  }
+}
+
+// Adds the reduced slice to that of the micro-batches before; its place in the ring is free behind that.
+void StageLowering::accumulate(int b, Reduction& r) {
+  const auto index = static_cast<std::size_t>(b);
+  const std::int64_t slice = bucket(b).slice(layout_.shards);
+  emit_reduction(r, OpRole::grad_accumulate,
+                 emitter_.work(StateWork{StateKind::accumulate, slice, context_.training.parameter,
+                                         context_.training.gradient, false}));
+  emitter_.read(r.gradient, Use::gradient, 0, range_of_gradient(slice));
+  emitter_.write(accumulator_[index], Use::optimizer);
+  if (accumulated_[index])
+    emitter_.read(accumulator_[index], Use::optimizer);  // the first replaces what the last step left
+  accumulated_[index] = true;
+  ring_reduced_[static_cast<std::size_t>(ring_slot_[index])] =
+      reduces_beside() ? emitter_.hold(r.done) : kNoOp;
+  ring_slot_[index] = -1;
+}
+
 // What happens to a bucket once its gradients are complete: norm-weight partials over tp, the reduction over its shards,
 // over replicas of the shard, and accumulation.
 void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, bool last) {
   const bool beside = reduces_beside(), ring = context_.ring_gradients();
-  const LaneId on = lane(beside ? LaneKind::grad_reduce : LaneKind::compute);
   const bool behind_exchange = b == tied_bucket_ && !ring;  // which is on this lane
-  OpId wait = beside && !behind_exchange ? ready : kNoOp;
   const auto index = static_cast<std::size_t>(b);
-  const BufferId gradient =
-      ring ? gradient_ring_[static_cast<std::size_t>(ring_slot_[index])] : gradient_[index];
   const std::int64_t slice = bucket(b).slice(layout_.shards);
-  const auto bytes = [&](std::int64_t elements) {
-    return emitter_.operands() ? std::llround(context_.state.gradient * static_cast<double>(elements)) : 0;
-  };
   const StageLinks& links = context_.links.of(stage_);
-  Op op;
-  op.stage = static_cast<std::uint16_t>(stage_);
-  op.bucket = static_cast<std::uint16_t>(b);
-  if (ring) op.microbatch = static_cast<std::uint16_t>(microbatch);
-  op.lanes[0] = on;
-  const auto emit = [&](OpRole role, WorkId work) {
-    op.role = role;
-    op.work = work;
-    const OpId id = emitter_.emit(op, {wait});
-    wait = kNoOp;
-    return id;
-  };
-  OpId done = ready;
+  Reduction r;
+  r.gradient = ring ? gradient_ring_[static_cast<std::size_t>(ring_slot_[index])] : gradient_[index];
+  r.wait = beside && !behind_exchange ? ready : kNoOp;
+  r.done = ready;
+  r.op.stage = static_cast<std::uint16_t>(stage_);
+  r.op.bucket = static_cast<std::uint16_t>(b);
+  if (ring) r.op.microbatch = static_cast<std::uint16_t>(microbatch);
+  r.op.lanes[0] = lane(beside ? LaneKind::grad_reduce : LaneKind::compute);
 
-  if (context_.plan.tp > 1) {
-    std::int64_t norms = 0;
-    for (std::uint32_t i = bucket(b).first; i < bucket(b).first + bucket(b).count; ++i)
-      if (is_summed_over_tp(layout_.parameters[i].kind, context_.model, context_.plan))
-        norms += layout_.parameters[i].elements;
-    if (norms > 0) {
-      done = emit(OpRole::sp_reduce,
-                  emitter_.work(CollectiveWork{CollectiveKind::all_reduce,
-                                               Bytes(norms * size_bytes(context_.training.gradient)),
-                                               links.tp, false}));
-      for (std::uint32_t i = bucket(b).first; i < bucket(b).first + bucket(b).count; ++i) {
-        const Parameter& p = layout_.parameters[i];
-        if (!is_summed_over_tp(p.kind, context_.model, context_.plan)) continue;
-        emitter_.read(gradient, Use::gradient, bytes(p.offset), bytes(p.offset + p.elements));
-        emitter_.write(gradient, Use::gradient, bytes(p.offset), bytes(p.offset + p.elements));
-      }
-    }
-  }
+  if (context_.plan.tp > 1) sum_norms(b, r);
   if (context_.plan.replicas() > 1) {
-    done = emit(OpRole::grad_reduce, reduce_work_[index]);
-    emitter_.read(gradient, Use::gradient, 0, bytes(bucket(b).elements));
-    emitter_.write(gradient, Use::gradient, 0, bytes(slice));
+    emit_reduction(r, OpRole::grad_reduce, reduce_work_[index]);
+    emitter_.read(r.gradient, Use::gradient, 0, range_of_gradient(bucket(b).elements));
+    emitter_.write(r.gradient, Use::gradient, 0, range_of_gradient(slice));
   }
   if (links.replica.size > 1 && layout_.shards > 1) {
-    done = emit(OpRole::grad_replica_reduce,
-                emitter_.work(CollectiveWork{CollectiveKind::all_reduce,
-                                             Bytes(slice * size_bytes(context_.training.reduction)),
-                                             links.replica, false}));
-    emitter_.read(gradient, Use::gradient, 0, bytes(slice));
-    emitter_.write(gradient, Use::gradient, 0, bytes(slice));
+    emit_reduction(r, OpRole::grad_replica_reduce,
+                   emitter_.work(CollectiveWork{CollectiveKind::all_reduce,
+                                                Bytes(slice * size_bytes(context_.training.reduction)),
+                                                links.replica, false}));
+    emitter_.read(r.gradient, Use::gradient, 0, range_of_gradient(slice));
+    emitter_.write(r.gradient, Use::gradient, 0, range_of_gradient(slice));
   }
-  if (context_.sums_on_host()) {
-    done = sum_on_host(b, done, microbatch, gradient);
-  } else if (ring) {
-    done = emit(OpRole::grad_accumulate,
-                emitter_.work(StateWork{StateKind::accumulate, slice, context_.training.parameter,
-                                        context_.training.gradient, false}));
-    emitter_.read(gradient, Use::gradient, 0, bytes(slice));
-    emitter_.write(accumulator_[index], Use::optimizer);
-    if (accumulated_[index])
-      emitter_.read(accumulator_[index], Use::optimizer);  // the first replaces what the last step left
-    accumulated_[index] = true;
-    ring_reduced_[static_cast<std::size_t>(ring_slot_[index])] = beside ? emitter_.hold(done) : kNoOp;
-    ring_slot_[index] = -1;
-  }
+  if (context_.sums_on_host())
+    r.done = sum_on_host(b, r.done, microbatch, r.gradient);
+  else if (ring)
+    accumulate(b, r);
   const bool exchanged_later = ring && b == tied_bucket_;
-  if (last && !exchanged_later) finish_bucket(b, done);
+  if (last && !exchanged_later) finish_bucket(b, r.done);
 }
 
 // Copies a bucket's reduced slice to the host: the first of the step to its place; the others to be added to it, which the
@@ -276,9 +286,6 @@ void StageLowering::finish_bucket(int b, OpId ready) {
                          : context_.ring_gradients() ? accumulator_[index]
                                                      : gradient_[index];
   const std::int64_t slice = bucket(b).slice(layout_.shards);
-  const auto bytes = [&](std::int64_t elements) {
-    return emitter_.operands() ? std::llround(context_.state.gradient * static_cast<double>(elements)) : 0;
-  };
   Op op;
   op.stage = static_cast<std::uint16_t>(stage_);
   op.bucket = static_cast<std::uint16_t>(b);
@@ -290,7 +297,8 @@ void StageLowering::finish_bucket(int b, OpId ready) {
     op.lanes[0] = lane(on_host_lane ? LaneKind::host : beside ? LaneKind::grad_reduce : LaneKind::compute);
     done = emitter_.emit(op, {on_host_lane ? ready : kNoOp});
     emitter_.read(owned, Use::gradient, 0,
-                  on_host_lane ? slice * std::int64_t{size_bytes(context_.training.gradient)} : bytes(slice));
+                  on_host_lane ? slice * std::int64_t{size_bytes(context_.training.gradient)}
+                               : range_of_gradient(slice));
     emitter_.write(norm_buffer_, Use::norm, std::int64_t{8} * b, std::int64_t{8} * b + 8);
     norm_partial_ = emitter_.hold(done);
     norm_beside_ = beside;
@@ -301,7 +309,7 @@ void StageLowering::finish_bucket(int b, OpId ready) {
                                      CopyDirection::device_to_host});
     op.lanes[0] = lane(LaneKind::device_to_host);
     emitter_.emit(op, {done});
-    emitter_.read(owned, Use::gradient, bytes(slice - on_host(slice)), bytes(slice));
+    emitter_.read(owned, Use::gradient, range_of_gradient(slice - on_host(slice)), range_of_gradient(slice));
     emitter_.write(host_gradient_[index], Use::gradient);
   }
 }

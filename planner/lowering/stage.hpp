@@ -169,6 +169,9 @@ class StageLowering {
     OpId reader = kNoOp;  // the op after which the place is free
   };
   RingedLayer& next_place();
+  RingedLayer* place_saved(int layer_in_chunk, SavedLayer&);
+  BufferId embedding_forward(const Site&);
+  void head_forward(Site, SavedChunk&, BufferId stream, BufferId branch);
   OpId copy_out(const Site&, SavedLayer&, OpId after);
   void copy_in(const Site&, SavedLayer&);
 
@@ -192,6 +195,15 @@ class StageLowering {
     if (!visits_.empty()) visits_[next_visit_ - 1].last_reader = emitter_.hold(last_reader);
   }
   void fetch(std::size_t visit_index);
+  struct Reduction {  // of a bucket, as far as it has been emitted
+    BufferId gradient = kNoBuffer;
+    Op op;
+    OpId wait = kNoOp, done = kNoOp;  // what the next op waits for; the newest
+  };
+  void emit_reduction(Reduction&, OpRole, WorkId);
+  std::int64_t range_of_gradient(std::int64_t elements) const;
+  void sum_norms(int bucket, Reduction&);
+  void accumulate(int bucket, Reduction&);
   void reduce_bucket(int bucket, OpId ready, std::uint32_t microbatch, bool last);  // of the step
   void finish_bucket(int bucket, OpId ready);
   OpId sum_on_host(int bucket, OpId ready, std::uint32_t microbatch, BufferId reduced);
@@ -203,10 +215,19 @@ class StageLowering {
   void clear_gradients();
   void write_gradient(std::size_t parameter, bool of_head);
   std::int64_t padding(int bucket) const;  // elements between and behind its parameters
+  void find_parameters();
+  void number_works();
   void make_buffers();
+  void make_state(std::size_t bucket);
+  void make_unit_ring(std::int64_t largest);
+  void make_gradient_ring(std::int64_t largest);
   void gather_again();
   OpId gather_whole(int bucket, OpId behind, OpId behind_host);
   void update(int first, int last);  // one op over buckets [first, last), and its part on the host
+  Op update_op(int first, int last, std::int64_t elements, bool on_host);
+  void update_on_device(int first, int last, std::int64_t elements);
+  void update_on_host(int first, int last, std::int64_t elements);
+  std::int64_t bytes_of_gradient(std::int64_t elements) const;
   std::int64_t on_host(std::int64_t elements) const;
   const Bucket& bucket(int b) const { return layout_.buckets[static_cast<std::size_t>(b)]; }
   int contributions(int b) const { return static_cast<int>(bucket(b).count) + (b == shared_bucket_ ? 1 : 0); }

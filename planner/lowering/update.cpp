@@ -27,42 +27,11 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
       ring_slot_(layout_.buckets.size(), -1),
       accumulated_(layout_.buckets.size(), false),
       begun_(layout_.parameters.size(), false) {
-  for (std::size_t i = 0; i < layout_.parameters.size(); ++i) {
-    const Parameter& p = layout_.parameters[i];
-    const int index = static_cast<int>(i);
-    if (p.kind == ParameterKind::embedding) embedding_ = index;
-    if (p.kind == ParameterKind::norm_final) final_norm_ = index;
-    if (p.kind == ParameterKind::head) head_ = index;
-    if (is_of_layer(p.kind) && place_of_layer_[p.layer] < 0) place_of_layer_[p.layer] = index;
-  }
+  find_parameters();
   place_blocks();
-  if (c.model.tied_embeddings && c.plan.pp > 1) {
-    if (stage == 0) tied_bucket_ = layout_.parameters[static_cast<std::size_t>(embedding_)].bucket;
-    if (stage == c.plan.pp - 1) tied_bucket_ = layout_.parameters[static_cast<std::size_t>(head_)].bucket;
-  }
   if (c.ring_gradients()) shared_bucket_ = c.shared_bucket(layout_);
   head_apart_ = embedding_apart_from_head(layout_, c.model, c.plan, c.stack.rules, c.microbatches) >= 0;
-  const StageLinks& links = c.links.of(stage);
-  const Dtype wire = c.training.reduction;
-  for (const Bucket& b : layout_.buckets) {
-    remaining_.push_back(contributions(static_cast<int>(remaining_.size())));
-    const bool scatter = layout_.shards > 1;
-    reduce_work_.push_back(
-        c.plan.replicas() == 1
-            ? WorkId{0}
-            : e.work(CollectiveWork{scatter ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce,
-                                    Bytes(b.elements * size_bytes(wire)), links.shard, false}));
-    gather_work_.push_back(
-        scatter
-            ? e.work(CollectiveWork{CollectiveKind::all_gather,
-                                    Bytes(b.elements * size_bytes(c.training.parameter)), links.shard, false})
-            : WorkId{0});
-    copy_work_.push_back(
-        c.plan.parameter_offload
-            ? e.work(CopyWork{Bytes(b.slice(layout_.shards) * fetched_bytes(c.training, c.stack.rules)),
-                              CopyDirection::host_to_device})
-            : WorkId{0});
-  }
+  number_works();
   make_buffers();
   if (c.plan.activation_offload > 0) {
     layer_ring_.resize(static_cast<std::size_t>(c.plan.offload_horizon) + 1);
@@ -74,65 +43,117 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
   plan_visits();
 }
 
+void StageLowering::find_parameters() {
+  for (std::size_t i = 0; i < layout_.parameters.size(); ++i) {
+    const Parameter& p = layout_.parameters[i];
+    const int index = static_cast<int>(i);
+    if (p.kind == ParameterKind::embedding) embedding_ = index;
+    if (p.kind == ParameterKind::norm_final) final_norm_ = index;
+    if (p.kind == ParameterKind::head) head_ = index;
+    if (is_of_layer(p.kind) && place_of_layer_[p.layer] < 0) place_of_layer_[p.layer] = index;
+  }
+  if (!context_.model.tied_embeddings || context_.plan.pp == 1) return;
+  if (stage_ == 0) tied_bucket_ = layout_.parameters[static_cast<std::size_t>(embedding_)].bucket;
+  if (stage_ == context_.plan.pp - 1)
+    tied_bucket_ = layout_.parameters[static_cast<std::size_t>(head_)].bucket;
+}
+
+// Works of every bucket, and how many gradients it waits for.
+void StageLowering::number_works() {
+  const TrainingSpec& training = context_.training;
+  const GroupShape& shard = context_.links.of(stage_).shard;
+  const bool scatter = layout_.shards > 1;
+  for (const Bucket& b : layout_.buckets) {
+    remaining_.push_back(contributions(static_cast<int>(remaining_.size())));
+    reduce_work_.push_back(context_.plan.replicas() == 1
+                               ? WorkId{0}
+                               : emitter_.work(CollectiveWork{
+                                     scatter ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce,
+                                     Bytes(b.elements * size_bytes(training.reduction)), shard, false}));
+    gather_work_.push_back(scatter ? emitter_.work(CollectiveWork{
+                                         CollectiveKind::all_gather,
+                                         Bytes(b.elements * size_bytes(training.parameter)), shard, false})
+                                   : WorkId{0});
+    copy_work_.push_back(context_.plan.parameter_offload
+                             ? emitter_.work(CopyWork{Bytes(b.slice(layout_.shards) *
+                                                            fetched_bytes(training, context_.stack.rules)),
+                                                      CopyDirection::host_to_device})
+                             : WorkId{0});
+  }
+}
+
 std::int64_t StageLowering::on_host(std::int64_t elements) const {
   return host_share(context_.plan.optimizer_offload, elements);
 }
 
-void StageLowering::make_buffers() {
-  std::int64_t largest = 0, largest_in_ring = 0;
+std::int64_t StageLowering::bytes_of_gradient(std::int64_t elements) const {
+  return static_cast<std::int64_t>(std::llround(context_.state.gradient * static_cast<double>(elements)));
+}
+
+// What of a bucket's state rests on the device or the host all step long.
+void StageLowering::make_state(std::size_t bucket) {
+  const Bucket& b = layout_.buckets[bucket];
   const auto parameter = static_cast<std::int64_t>(context_.state.parameter);
   const auto bytes = [](double x) { return static_cast<std::int64_t>(std::llround(x)); };
   const bool ring = context_.ring_parameters(), ring_gradient = context_.ring_gradients();
   const BufferKind rest = context_.plan.parameter_offload ? BufferKind::host : BufferKind::parameter;
+  const std::int64_t slice = b.slice(layout_.shards), host = on_host(slice);
+  const auto state = [&](BufferKind kind, Use use, std::int64_t size) {
+    return emitter_.state(kind, stage_, size, use, bucket);
+  };
+  const auto gradient = [&](std::int64_t elements) {
+    return state(BufferKind::gradient, Use::gradient, bytes_of_gradient(elements));
+  };
+  parameter_.push_back(ring ? kNoBuffer
+                            : state(BufferKind::parameter, Use::parameter, b.elements * parameter));
+  shard_.push_back(ring ? state(rest, Use::parameter, slice * parameter) : kNoBuffer);
+  gradient_.push_back(ring_gradient ? kNoBuffer : gradient(b.elements));
+  accumulator_.push_back(ring_gradient && !context_.sums_on_host() ? gradient(slice) : kNoBuffer);
+  optimizer_.push_back(state(BufferKind::optimizer_state, Use::optimizer,
+                             bytes(context_.state.optimizer * static_cast<double>(slice - host))));
+  host_optimizer_.push_back(state(BufferKind::host, Use::optimizer,
+                                  bytes(context_.state.host_optimizer * static_cast<double>(host) +
+                                        context_.state.host_places * static_cast<double>(slice - host))));
+  host_gradient_.push_back(
+      state(BufferKind::host, Use::gradient, host * std::int64_t{size_bytes(context_.training.gradient)}));
+}
+
+// Units that are fetched, the largest of so many elements.
+void StageLowering::make_unit_ring(std::int64_t largest) {
+  const auto parameter = static_cast<std::int64_t>(context_.state.parameter);
+  for (std::size_t i = 0; i < context_.unit_ring_count(); ++i) {
+    unit_ring_.push_back(emitter_.buffer(BufferKind::communication, stage_, largest * parameter, true));
+    if (context_.plan.parameter_offload && layout_.shards > 1)
+      staging_.push_back(emitter_.buffer(
+          BufferKind::communication, stage_,
+          largest / layout_.shards * fetched_bytes(context_.training, context_.stack.rules), true));
+  }
+}
+
+// Gradients of every micro-batch before they are reduced, the largest of so many elements.
+void StageLowering::make_gradient_ring(std::int64_t largest) {
+  const auto place = [&](std::int64_t elements) {
+    return emitter_.buffer(BufferKind::communication, stage_, bytes_of_gradient(elements), true);
+  };
+  for (std::size_t slot = 0; slot < context_.gradient_ring_count(); ++slot)
+    gradient_ring_[slot] = place(largest);
+  if (shared_bucket_ >= 0) gradient_ring_[kSharedSlot] = place(bucket(shared_bucket_).elements);
+}
+
+void StageLowering::make_buffers() {
+  std::int64_t largest = 0, largest_in_ring = 0;
   for (std::size_t i = 0; i < layout_.buckets.size(); ++i) {
-    const Bucket& b = layout_.buckets[i];
-    largest = std::max(largest, b.elements);
-    if (static_cast<int>(i) != shared_bucket_) largest_in_ring = std::max(largest_in_ring, b.elements);
-    const std::int64_t slice = b.slice(layout_.shards), host = on_host(slice);
-    const auto state = [&](BufferKind kind, Use use, std::int64_t size) {
-      return emitter_.state(kind, stage_, size, use, i);
-    };
-    const auto gradient = [&](std::int64_t elements) {
-      return state(BufferKind::gradient, Use::gradient,
-                   bytes(context_.state.gradient * static_cast<double>(elements)));
-    };
-    parameter_.push_back(ring ? kNoBuffer
-                              : state(BufferKind::parameter, Use::parameter, b.elements * parameter));
-    shard_.push_back(ring ? state(rest, Use::parameter, slice * parameter) : kNoBuffer);
-    gradient_.push_back(ring_gradient ? kNoBuffer : gradient(b.elements));
-    accumulator_.push_back(ring_gradient && !context_.sums_on_host() ? gradient(slice) : kNoBuffer);
-    optimizer_.push_back(state(BufferKind::optimizer_state, Use::optimizer,
-                               bytes(context_.state.optimizer * static_cast<double>(slice - host))));
-    host_optimizer_.push_back(state(BufferKind::host, Use::optimizer,
-                                    bytes(context_.state.host_optimizer * static_cast<double>(host) +
-                                          context_.state.host_places * static_cast<double>(slice - host))));
-    host_gradient_.push_back(
-        state(BufferKind::host, Use::gradient, host * std::int64_t{size_bytes(context_.training.gradient)}));
+    const std::int64_t elements = layout_.buckets[i].elements;
+    largest = std::max(largest, elements);
+    if (static_cast<int>(i) != shared_bucket_) largest_in_ring = std::max(largest_in_ring, elements);
+    make_state(i);
   }
   if (head_apart_)
     head_gradient_ = emitter_.buffer(
         BufferKind::gradient, stage_,
-        bytes(context_.state.gradient *
-              static_cast<double>(layout_.parameters[static_cast<std::size_t>(embedding_)].elements)),
-        true);
-  if (context_.ring_parameters()) {
-    for (std::size_t i = 0; i < context_.unit_ring_count(); ++i) {
-      unit_ring_.push_back(emitter_.buffer(BufferKind::communication, stage_, largest * parameter, true));
-      if (context_.plan.parameter_offload && layout_.shards > 1)
-        staging_.push_back(emitter_.buffer(
-            BufferKind::communication, stage_,
-            largest / layout_.shards * fetched_bytes(context_.training, context_.stack.rules), true));
-    }
-  }
-  if (context_.ring_gradients()) {
-    const auto place = [&](std::int64_t elements) {
-      return emitter_.buffer(BufferKind::communication, stage_,
-                             bytes(context_.state.gradient * static_cast<double>(elements)), true);
-    };
-    for (std::size_t slot = 0; slot < context_.gradient_ring_count(); ++slot)
-      gradient_ring_[slot] = place(largest_in_ring);
-    if (shared_bucket_ >= 0) gradient_ring_[kSharedSlot] = place(bucket(shared_bucket_).elements);
-  }
+        bytes_of_gradient(layout_.parameters[static_cast<std::size_t>(embedding_)].elements), true);
+  if (context_.ring_parameters()) make_unit_ring(largest);
+  if (context_.ring_gradients()) make_gradient_ring(largest_in_ring);
   if (context_.sums_on_host() && context_.microbatches > 1)
     landing_ = emitter_.buffer(BufferKind::host, stage_,
                                largest / layout_.shards * size_bytes(context_.training.gradient), true);
@@ -152,8 +173,7 @@ void StageLowering::make_buffers() {
   }
 }
 
-// Adam over the owned slices of buckets [first, last): one launch on the device, one on the host for the offloaded
-// share, whose parameters come back by copy.
+// Adam over the owned slices of buckets [first, last): one launch on the device, one on the host for the offloaded share.
 void StageLowering::update(int first, int last) {
   std::int64_t device = 0, host = 0;
   for (int b = first; b < last; ++b) {
@@ -161,76 +181,81 @@ void StageLowering::update(int first, int last) {
     host += on_host(slice);
     device += slice - on_host(slice);
   }
-  const auto parameter = static_cast<std::int64_t>(context_.state.parameter);
-  const bool ring = context_.ring_parameters();
+  updated_ = kNoOp;
+  if (device > 0) update_on_device(first, last, device);
+  if (host > 0) update_on_host(first, last, host);
+}
+
+// `elements` of the buckets are updated there.
+Op StageLowering::update_op(int first, int last, std::int64_t elements, bool on_host) {
   Op op;
   op.role = OpRole::update;
   op.stage = static_cast<std::uint16_t>(stage_);
   if (last - first == 1) op.bucket = static_cast<std::uint16_t>(first);
-  const auto touch = [&](bool on_device) {
+  op.work = emitter_.work(StateWork{StateKind::update, elements, context_.training.parameter,
+                                    context_.training.gradient, on_host});
+  op.lanes[0] = lane(on_host ? LaneKind::host : LaneKind::compute);
+  return op;
+}
+
+void StageLowering::update_on_device(int first, int last, std::int64_t elements) {
+  const auto parameter = static_cast<std::int64_t>(context_.state.parameter);
+  const bool ring = context_.ring_parameters(), parameters_leave = context_.plan.parameter_offload;
+  Op op = update_op(first, last, elements, false);
+  updated_ = emitter_.hold(emitter_.emit(op));
+  for (int i = first; i < last; ++i) {
+    const auto b = static_cast<std::size_t>(i);
+    const std::int64_t slice = bucket(i).slice(layout_.shards), own = slice - on_host(slice);
+    emitter_.read(context_.ring_gradients() ? accumulator_[b] : gradient_[b], Use::gradient, 0,
+                  bytes_of_gradient(own));
+    emitter_.read(optimizer_[b], Use::optimizer);
+    emitter_.write(optimizer_[b], Use::optimizer);
+    if (!parameters_leave)
+      emitter_.write(ring ? shard_[b] : parameter_[b], Use::parameter, 0, own * parameter);
+  }
+  emitter_.read(norm_total_, Use::norm);
+  emitter_.write(update_buffer_, Use::copies);
+  if (!parameters_leave) return;
+  op.role = OpRole::copy_out;
+  op.work = emitter_.work(CopyWork{Bytes(elements * fetched_bytes(context_.training, context_.stack.rules)),
+                                   CopyDirection::device_to_host});
+  op.lanes[0] = lane(LaneKind::device_to_host);
+  updated_ = emitter_.emit(op, {updated_});
+  for (int i = first; i < last; ++i) {
+    const auto b = static_cast<std::size_t>(i);
+    const std::int64_t slice = bucket(i).slice(layout_.shards);
+    emitter_.read(optimizer_[b], Use::optimizer);
+    emitter_.write(shard_[b], Use::parameter, 0, (slice - on_host(slice)) * parameter);
+  }
+}
+
+// Parameters updated there come back by copy.
+void StageLowering::update_on_host(int first, int last, std::int64_t elements) {
+  const auto parameter = static_cast<std::int64_t>(context_.state.parameter);
+  const bool ring = context_.ring_parameters(), parameters_stay = context_.plan.parameter_offload;
+  // Each bucket's part of the optimizer, and of the parameters where they are written by the op.
+  const auto touch = [&](bool updates, bool writes) {
     for (int i = first; i < last; ++i) {
       const auto b = static_cast<std::size_t>(i);
-      const std::int64_t slice = bucket(i).slice(layout_.shards),
-                         split = (slice - on_host(slice)) * parameter;
-      const BufferId to = ring ? shard_[b] : parameter_[b];
-      if (on_device) {
-        emitter_.read(context_.ring_gradients() ? accumulator_[b] : gradient_[b], Use::gradient, 0,
-                      std::llround(context_.state.gradient * static_cast<double>(slice - on_host(slice))));
-        emitter_.read(optimizer_[b], Use::optimizer);
-        emitter_.write(optimizer_[b], Use::optimizer);
-        if (!context_.plan.parameter_offload) emitter_.write(to, Use::parameter, 0, split);
-      } else {
-        emitter_.read(host_gradient_[b], Use::gradient);
-        emitter_.read(host_optimizer_[b], Use::optimizer);
-        emitter_.write(host_optimizer_[b], Use::optimizer);
-        if (context_.plan.parameter_offload) emitter_.write(to, Use::parameter, split, slice * parameter);
-      }
-    }
-    emitter_.read(norm_total_, Use::norm);
-  };
-  updated_ = kNoOp;
-  if (device > 0) {
-    op.work = emitter_.work(
-        StateWork{StateKind::update, device, context_.training.parameter, context_.training.gradient, false});
-    op.lanes[0] = lane(LaneKind::compute);
-    updated_ = emitter_.hold(emitter_.emit(op));
-    touch(true);
-    emitter_.write(update_buffer_, Use::copies);
-    if (context_.plan.parameter_offload) {
-      op.role = OpRole::copy_out;
-      op.work = emitter_.work(CopyWork{Bytes(device * fetched_bytes(context_.training, context_.stack.rules)),
-                                       CopyDirection::device_to_host});
-      op.lanes[0] = lane(LaneKind::device_to_host);
-      updated_ = emitter_.emit(op, {updated_});
-      for (int i = first; i < last; ++i) {
-        const auto b = static_cast<std::size_t>(i);
-        const std::int64_t slice = bucket(i).slice(layout_.shards);
-        emitter_.read(optimizer_[b], Use::optimizer);
-        emitter_.write(shard_[b], Use::parameter, 0, (slice - on_host(slice)) * parameter);
-      }
-    }
-  }
-  if (host > 0) {
-    op.role = OpRole::update;
-    op.work = emitter_.work(
-        StateWork{StateKind::update, host, context_.training.parameter, context_.training.gradient, true});
-    op.lanes[0] = lane(LaneKind::host);
-    host_updated_ = emitter_.emit(op);
-    touch(false);
-    if (!context_.plan.parameter_offload) {
-      op.role = OpRole::copy_in;
-      op.work = emitter_.work(CopyWork{Bytes(host * parameter), CopyDirection::host_to_device});
-      op.lanes[0] = lane(LaneKind::host_to_device);
-      host_updated_ = emitter_.emit(op, {host_updated_});
-      for (int i = first; i < last; ++i) {
-        const auto b = static_cast<std::size_t>(i);
-        const std::int64_t slice = bucket(i).slice(layout_.shards);
-        emitter_.read(host_optimizer_[b], Use::optimizer);
+      const std::int64_t slice = bucket(i).slice(layout_.shards);
+      if (updates) emitter_.read(host_gradient_[b], Use::gradient);
+      emitter_.read(host_optimizer_[b], Use::optimizer);
+      if (updates) emitter_.write(host_optimizer_[b], Use::optimizer);
+      if (writes)
         emitter_.write(ring ? shard_[b] : parameter_[b], Use::parameter, (slice - on_host(slice)) * parameter,
                        slice * parameter);
-      }
     }
-  }
+  };
+  Op op = update_op(first, last, elements, true);
+  host_updated_ = emitter_.emit(op);
+  touch(true, parameters_stay);
+  emitter_.read(norm_total_, Use::norm);
+  if (parameters_stay) return;
+  op.role = OpRole::copy_in;
+  op.work = emitter_.work(CopyWork{Bytes(elements * parameter), CopyDirection::host_to_device});
+  op.lanes[0] = lane(LaneKind::host_to_device);
+  host_updated_ = emitter_.emit(op, {host_updated_});
+  touch(false, true);
 }
 
 // One bucket into its place, whose slice is this rank's.

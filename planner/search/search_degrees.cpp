@@ -180,6 +180,28 @@ void SearchTree::expand_degrees(const Node& node, SearchCache& cache, Expansion&
   }
 }
 
+void SearchTree::add_placements(Node child, ParallelPlan p, const std::vector<std::uint8_t>& orders,
+                                double least_above, SearchCache& cache, Expansion& out) const {
+  const int m = microbatches(p, job_.training);
+  std::vector<const PlanLinks*> placed;  // of the orders before
+  for (const std::uint8_t order : orders) {
+    p.axis_order = space_.axis_order[order];
+    const PlanLinks& links = cache.links(p);
+    const bool repeated =
+        std::ranges::any_of(placed, [&](const PlanLinks* before) { return same_links(*before, links); });
+    placed.push_back(&links);
+    if (repeated) {
+      out.outcomes[Outcome::duplicate] += child.members;
+      continue;
+    }
+    const double least = unscheduled(cache, m, cache.every_microbatch(p));
+    ++out.bounds;
+    child.choice.axis_order = order;
+    child.bound = std::isfinite(least) ? std::max(least_above, least) : least_above;
+    out.add(child);
+  }
+}
+
 void SearchTree::expand_placement(const Node& node, SearchCache& cache, Expansion& out) const {
   const std::uint64_t members = below(Level::sharding);
   ParallelPlan p = decided(node.choice, Level::placement, cache);
@@ -191,8 +213,7 @@ void SearchTree::expand_placement(const Node& node, SearchCache& cache, Expansio
   child.level = Level::sharding;
   child.members = members;
   bool seen_unsharded = false;  // a member that shards nothing
-  const int m = microbatches(p, job_.training);
-  cache.sketches.clear();  // the same for all orders of the class
+  cache.sketches.clear();       // the same for all orders of the class
   {
     ParallelPlan q = p;
     each_kernel_choice(q, true, [&] { sketch(q, cache, 0, true); });
@@ -200,7 +221,6 @@ void SearchTree::expand_placement(const Node& node, SearchCache& cache, Expansio
   const std::size_t degrees = space_.shard_degree.size();
   auto& laws =
       cache.laws(SearchCache::Asked::sharding, {p.tp, p.cp, p.pp}, space_.zero_stage.size() * degrees);
-  std::vector<const PlanLinks*> placed;  // of the orders before
   for (std::size_t z = 0; z < space_.zero_stage.size(); ++z) {
     bool seen_all = false, seen_one = false;
     for (std::size_t sd = 0; sd < space_.shard_degree.size(); ++sd) {
@@ -227,23 +247,7 @@ void SearchTree::expand_placement(const Node& node, SearchCache& cache, Expansio
       if (!state_fits(p, lowest_memory_offload(p), here, cache, out)) continue;
       child.choice.zero_stage = small(z);
       child.choice.shard_degree = small(sd);
-      placed.clear();
-      for (std::size_t i = 0; i < group.size(); ++i) {
-        p.axis_order = space_.axis_order[group[i]];
-        const PlanLinks& links = cache.links(p);
-        const bool repeated =
-            std::ranges::any_of(placed, [&](const PlanLinks* before) { return same_links(*before, links); });
-        placed.push_back(&links);
-        if (repeated) {
-          out.outcomes[Outcome::duplicate] += members;
-          continue;
-        }
-        const double least = unscheduled(cache, m, cache.every_microbatch(p));
-        ++out.bounds;
-        child.choice.axis_order = group[i];
-        child.bound = std::isfinite(least) ? std::max(node.bound, least) : node.bound;
-        out.add(child);
-      }
+      add_placements(child, p, group, node.bound, cache, out);
     }
   }
 }

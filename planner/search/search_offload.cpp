@@ -175,9 +175,47 @@ class SearchTree::KeptBounds {
   std::vector<std::optional<double>> known_;
 };
 
+std::vector<double> SearchTree::states_of_element(ParallelPlan p) const {
+  std::vector<double> out;
+  for (const double share : space_.optimizer_offload)
+    for (const std::uint8_t parameters : space_.parameter_offload) {
+      p.optimizer_offload = share;
+      p.parameter_offload = parameters != 0;
+      out.push_back(state_of_element(p));
+    }
+  return out;
+}
+
+std::uint64_t SearchTree::members_offloading(const ActivationOffload& a, const ParallelPlan& p, int longest,
+                                             std::uint64_t members, Expansion& out) const {
+  const std::uint64_t shares = space_.optimizer_offload.size(), all = space_.parameter_offload.size();
+  if (a.layers == ActivationOffload::all) {
+    const std::uint64_t here = shares * all * members;
+    if (!space_.limits.admits(PlanField::activation_offload, longest)) {
+      out.outcomes[Outcome::outside_limits] += here;
+      return 0;
+    }
+    if (std::ranges::count(space_.activation_offload, ActivationOffload{longest, a.horizon}) > 0) {
+      out.outcomes[Outcome::duplicate] += here;
+      return 0;
+    }
+  }
+  if (!space_.idle_horizon(p)) return shares * all * members;
+  const auto on_host = static_cast<std::uint64_t>(std::ranges::count(space_.parameter_offload, 1));
+  if (all > on_host)
+    reject(
+        Outcome::inconsistent, (all - on_host) * shares * members, p,
+        [&] {
+          return fmt::format("offload_horizon is {}, expected {} where nothing is offloaded",
+                             p.offload_horizon, space_.horizon_of_nothing());
+        },
+        out);
+  return shares * on_host * members;
+}
+
 void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion& out) const {
-  const std::uint64_t members = below(Level::offload), oo_n = space_.optimizer_offload.size(),
-                      po_n = space_.parameter_offload.size();
+  const std::uint64_t members = below(Level::offload);
+  const std::size_t oo_n = space_.optimizer_offload.size(), po_n = space_.parameter_offload.size();
   ParallelPlan p = decided(node.choice, Level::pipeline, cache);
   const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
   const int m = microbatches(p, job_.training);
@@ -185,14 +223,7 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   Node child = node;
   child.level = Level::offload;
   child.members = members;
-  // What is offloaded of the state, whatever activations are.
-  std::vector<double> state_of_one;
-  for (std::size_t oo = 0; oo < oo_n; ++oo)
-    for (std::size_t po = 0; po < po_n; ++po) {
-      p.optimizer_offload = space_.optimizer_offload[oo];
-      p.parameter_offload = space_.parameter_offload[po] != 0;
-      state_of_one.push_back(state_of_element(p));
-    }
+  const std::vector<double> state_of_one = states_of_element(p);  // whatever activations are
   KeptBounds kept(*this, p, chunks, cache, out);
   HeldBefore held_before(*this);
   auto& laws_of_state = state_laws(p, cache);  // no rule looks at activations as well
@@ -200,38 +231,16 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   const int longest = longest_chunk(chunks);
   auto& laws =
       cache.laws(SearchCache::Asked::activations, {p.pp, longest, kinds}, space_.activation_offload.size());
-  const auto parameters_on = static_cast<std::uint64_t>(std::ranges::count(space_.parameter_offload, 1));
   for (std::size_t ao = 0; ao < space_.activation_offload.size(); ++ao) {
     const ActivationOffload& a = space_.activation_offload[ao];
     p.activation_offload = a.of_chunk(longest);
     p.offload_horizon = a.horizon;
     p.optimizer_offload = 0;
     p.parameter_offload = false;
-    std::uint64_t here = oo_n * po_n * members;
-    if (!lawful(p, here, out, laws[ao])) continue;
-    if (a.layers == ActivationOffload::all) {
-      if (!space_.limits.admits(PlanField::activation_offload, longest)) {
-        out.outcomes[Outcome::outside_limits] += here;
-        continue;
-      }
-      if (std::ranges::count(space_.activation_offload, ActivationOffload{longest, a.horizon}) > 0) {
-        out.outcomes[Outcome::duplicate] += here;
-        continue;
-      }
-    }
+    if (!lawful(p, oo_n * po_n * members, out, laws[ao])) continue;
     const bool parameters_alone = space_.idle_horizon(p);  // without them it says nothing
-    if (parameters_alone) {
-      here = oo_n * parameters_on * members;
-      if (po_n > parameters_on)
-        reject(
-            Outcome::inconsistent, (po_n - parameters_on) * oo_n * members, p,
-            [&] {
-              return fmt::format("offload_horizon is {}, expected {} where nothing is offloaded",
-                                 p.offload_horizon, space_.horizon_of_nothing());
-            },
-            out);
-      if (here == 0) continue;
-    }
+    const std::uint64_t here = members_offloading(a, p, longest, members, out);
+    if (here == 0) continue;
     const Flight in_flight = flight(p, chunks);
     const Held& holds = held_before.of(p);
     const auto floor = [&](double state) { return stages_floor(p, state, chunks, in_flight, holds); };

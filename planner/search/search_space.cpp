@@ -188,17 +188,13 @@ bool is_tight(const ModelSpec& model, const TrainingSpec& training, const Device
          kTight * static_cast<double>(device.memory.v) * world;
 }
 
-}  // namespace
+// Those layers of each chunk on the host, fetched back so far ahead as may matter.
+void offload_layers(SearchSpace& s, int layers) {
+  for (int horizon = 1; horizon <= std::clamp(std::min(layers, s.n_layers) - 1, 1, 4); ++horizon)
+    s.activation_offload.push_back({layers, horizon});
+}
 
-SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, const DeviceSpec& device,
-                          int world, const PlanLimits& limits) {
-  SearchSpace s;
-  s.world = world;
-  s.n_layers = model.n_layers;
-  s.limits = limits;
-  s.tp = divisors(world, std::min(model.n_heads, 256));
-  s.cp = divisors(world, 64);
-  s.pp = divisors(world, std::min(model.n_layers, 128));
+void list_axis_orders(SearchSpace& s) {
   AxisOrder order = ParallelPlan{}.axis_order;
   std::sort(order.begin(), order.end());
   do s.axis_order.push_back(order);
@@ -206,65 +202,62 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
   // The usual order first: of equal placements the first one stands for all.
   std::stable_partition(s.axis_order.begin(), s.axis_order.end(),
                         [](const AxisOrder& o) { return o == ParallelPlan{}.axis_order; });
-  s.micro_batch = divisors(training.global_batch, training.global_batch);
-  if (s.micro_batch.size() > kMostMicroBatches) s.micro_batch.resize(kMostMicroBatches);
-  s.sequence_parallel = {0, 1};
-  s.overlap_tp = {0, 1};
+}
+
+// What may be recomputed and how the pipeline is scheduled.
+void list_passes(SearchSpace& s) {
   s.recompute = {{RecomputeKind::none, -1}, {RecomputeKind::selective, -1}, {RecomputeKind::full, -1}};
-  for (const int k : ladder(model.n_layers)) s.recompute.push_back({RecomputeKind::full, k});
+  for (const int k : ladder(s.n_layers)) s.recompute.push_back({RecomputeKind::full, k});
   s.form = {
       {PipelineSchedule::one_f_one_b, 1}, {PipelineSchedule::gpipe, 1}, {PipelineSchedule::zero_bubble, 1}};
-  for (int vp = 2; vp <= std::min(model.n_layers / 2, 32); ++vp)
+  for (int vp = 2; vp <= std::min(s.n_layers / 2, 32); ++vp)
     s.form.push_back({PipelineSchedule::interleaved, vp});
   s.split = {StageSplit::even, StageSplit::balanced};
-  s.zero_stage = {0, 1, 2, 3};
-  s.shard_degree = {0};
-  for (const int d : divisors(world, 1024)) s.shard_degree.push_back(d);
-  s.tight = is_tight(model, training, device, world);
+}
+
+// What may rest on the host; `s.tight` is known.
+void list_offloads(SearchSpace& s) {
   const int shares = s.tight ? 20 : 4;
   for (int i = 0; i <= shares; ++i) s.optimizer_offload.push_back(static_cast<double>(i) / shares);
   s.parameter_offload = {0, 1};
-  for (const int horizon : ladder(model.n_layers)) s.activation_offload.push_back({0, horizon});
+  for (const int horizon : ladder(s.n_layers)) s.activation_offload.push_back({0, horizon});
   if (s.activation_offload.empty()) s.activation_offload.push_back({0, 1});
-  const auto offload = [&](int layers) {
-    for (int horizon = 1; horizon <= std::clamp(std::min(layers, model.n_layers) - 1, 1, 4); ++horizon)
-      s.activation_offload.push_back({layers, horizon});
-  };
-  const bool fine = model.n_layers <= kMostFineLayers;
-  for (const int n : fine ? fine_ladder(model.n_layers) : ladder(model.n_layers)) offload(n);
-  offload(ActivationOffload::all);
-  s.bucket_elements = {0, 25'000'000, 100'000'000, 400'000'000};
-  s.last_bucket_split = {1, 4};
-  s.overlap_grad_reduce = {1, 0};
-  s.overlap_param_gather = {1, 0};
+  const bool fine = s.n_layers <= kMostFineLayers;
+  for (const int n : fine ? fine_ladder(s.n_layers) : ladder(s.n_layers)) offload_layers(s, n);
+  offload_layers(s, ActivationOffload::all);
+}
 
-  // A value that the user pins is looked at even when no list has it; of what saves memory, the last that a limit leaves.
-  for (const PlanLimit& limit : limits.limits) {
-    const double edge =
-        limit.value + (limit.relation == Relation::greater) - (limit.relation == Relation::less);
-    const auto whole = static_cast<int>(edge);
-    const bool pinned = limit.relation == Relation::equal;
-    const bool some = whole > 0 && whole < model.n_layers + pinned;
-    if (limit.relation != Relation::not_equal) {
-      if (limit.field == PlanField::optimizer_offload && edge >= 0 && edge <= 100)
-        s.optimizer_offload.push_back(edge / 100);
-      if (limit.field == PlanField::activation_offload && some) offload(whole);
-      if (limit.field == PlanField::recompute_layers && some)
-        s.recompute.push_back({RecomputeKind::full, whole});
-    }
-    if (!pinned) continue;
-    if (limit.field == PlanField::micro_batch) s.micro_batch.push_back(whole);
-    if (limit.field == PlanField::shard_degree) s.shard_degree.push_back(whole);
-    if (limit.field == PlanField::vp && whole > 1 && whole <= model.n_layers)
-      s.form.push_back({PipelineSchedule::interleaved, whole});
-    if (limit.field == PlanField::bucket_elements)
-      s.bucket_elements.push_back(static_cast<std::int64_t>(limit.value));
-    if (limit.field == PlanField::last_bucket_split) s.last_bucket_split.push_back(whole);
-    if (limit.field == PlanField::tp) s.tp.push_back(whole);
-    if (limit.field == PlanField::cp) s.cp.push_back(whole);
-    if (limit.field == PlanField::pp) s.pp.push_back(whole);
+// A value that the user pins is looked at even when no list has it; of what saves memory, the last that a limit leaves.
+void add_limited_value(SearchSpace& s, const PlanLimit& limit) {
+  const double edge =
+      limit.value + (limit.relation == Relation::greater) - (limit.relation == Relation::less);
+  const auto whole = static_cast<int>(edge);
+  const bool pinned = limit.relation == Relation::equal;
+  const bool some = whole > 0 && whole < s.n_layers + pinned;
+  if (limit.relation != Relation::not_equal) {
+    if (limit.field == PlanField::optimizer_offload && edge >= 0 && edge <= 100)
+      s.optimizer_offload.push_back(edge / 100);
+    if (limit.field == PlanField::activation_offload && some) offload_layers(s, whole);
+    if (limit.field == PlanField::recompute_layers && some)
+      s.recompute.push_back({RecomputeKind::full, whole});
   }
-  for (const PlanLimit& limit : limits.limits) {
+  if (!pinned) return;
+  if (limit.field == PlanField::micro_batch) s.micro_batch.push_back(whole);
+  if (limit.field == PlanField::shard_degree) s.shard_degree.push_back(whole);
+  if (limit.field == PlanField::vp && whole > 1 && whole <= s.n_layers)
+    s.form.push_back({PipelineSchedule::interleaved, whole});
+  if (limit.field == PlanField::bucket_elements)
+    s.bucket_elements.push_back(static_cast<std::int64_t>(limit.value));
+  if (limit.field == PlanField::last_bucket_split) s.last_bucket_split.push_back(whole);
+  if (limit.field == PlanField::tp) s.tp.push_back(whole);
+  if (limit.field == PlanField::cp) s.cp.push_back(whole);
+  if (limit.field == PlanField::pp) s.pp.push_back(whole);
+}
+
+// Those of every limit, each value once.
+void add_limited_values(SearchSpace& s) {
+  for (const PlanLimit& limit : s.limits.limits) add_limited_value(s, limit);
+  for (const PlanLimit& limit : s.limits.limits) {
     if (limit.field != PlanField::offload_horizon || limit.relation != Relation::equal) continue;
     const std::vector<ActivationOffload> known = s.activation_offload;
     for (const ActivationOffload& a : known)
@@ -281,7 +274,19 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
   unique(s.bucket_elements);
   unique(s.last_bucket_split);
   unique(s.recompute);
+}
 
+// Whether the limits leave so many layers on the host; of all of a chunk, whichever number that is.
+bool admits_offload(const PlanLimits& limits, const ActivationOffload& a, int n_layers) {
+  const PlanField field = PlanField::activation_offload;
+  if (a.layers != ActivationOffload::all) return limits.admits(field, a.layers);
+  for (int n = 1; n <= n_layers; ++n)  // each chunk says which it is
+    if (limits.admits(field, n)) return !limits.pins(field);
+  return false;
+}
+
+void keep_admitted(SearchSpace& s) {
+  const PlanLimits& limits = s.limits;
   keep(s.tp, limits, PlanField::tp);
   keep(s.cp, limits, PlanField::cp);
   keep(s.pp, limits, PlanField::pp);
@@ -300,13 +305,8 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
     return field_value(p, PlanField::optimizer_offload);
   });
   keep(s.parameter_offload, limits, PlanField::parameter_offload);
-  std::erase_if(s.activation_offload, [&](const ActivationOffload& a) {
-    const PlanField field = PlanField::activation_offload;
-    if (a.layers != ActivationOffload::all) return !limits.admits(field, a.layers);
-    for (int n = 1; n <= model.n_layers; ++n)  // each chunk says which it is
-      if (limits.admits(field, n)) return limits.pins(field);
-    return true;
-  });
+  std::erase_if(s.activation_offload,
+                [&](const ActivationOffload& a) { return !admits_offload(limits, a, s.n_layers); });
   keep(s.overlap_grad_reduce, limits, PlanField::overlap_grad_reduce);
   keep(s.overlap_param_gather, limits, PlanField::overlap_param_gather);
   keep(s.bucket_elements, limits, PlanField::bucket_elements);
@@ -320,6 +320,36 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
   });
   keep(s.axis_order, limits, PlanField::axis_order, axis_order_index);
   keep(s.split, limits, PlanField::stage_split, [](StageSplit split) { return static_cast<int>(split); });
+}
+
+}  // namespace
+
+SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, const DeviceSpec& device,
+                          int world, const PlanLimits& limits) {
+  SearchSpace s;
+  s.world = world;
+  s.n_layers = model.n_layers;
+  s.limits = limits;
+  s.tp = divisors(world, std::min(model.n_heads, 256));
+  s.cp = divisors(world, 64);
+  s.pp = divisors(world, std::min(model.n_layers, 128));
+  list_axis_orders(s);
+  s.micro_batch = divisors(training.global_batch, training.global_batch);
+  if (s.micro_batch.size() > kMostMicroBatches) s.micro_batch.resize(kMostMicroBatches);
+  s.sequence_parallel = {0, 1};
+  s.overlap_tp = {0, 1};
+  list_passes(s);
+  s.zero_stage = {0, 1, 2, 3};
+  s.shard_degree = {0};
+  for (const int d : divisors(world, 1024)) s.shard_degree.push_back(d);
+  s.tight = is_tight(model, training, device, world);
+  list_offloads(s);
+  s.bucket_elements = {0, 25'000'000, 100'000'000, 400'000'000};
+  s.last_bucket_split = {1, 4};
+  s.overlap_grad_reduce = {1, 0};
+  s.overlap_param_gather = {1, 0};
+  add_limited_values(s);
+  keep_admitted(s);
   return s;
 }
 

@@ -47,6 +47,13 @@ struct ChunkPrices {
   }
 };
 
+// Whether the value stands in the list before that place.
+template <class T>
+bool listed_before(const std::vector<T>& list, const T& wanted, std::size_t index) {
+  const auto end = list.begin() + static_cast<std::ptrdiff_t>(index);
+  return std::find(list.begin(), end, wanted) != end;
+}
+
 }  // namespace
 
 const std::vector<int>* SearchTree::ruled_cut(const ParallelPlan& p, StageSplit split,
@@ -128,10 +135,58 @@ std::vector<SearchCache::Stages> SearchTree::stages_of(ParallelPlan p,
   return out;
 }
 
+std::vector<SearchCache::Law>& SearchTree::form_laws(ParallelPlan p, std::uint64_t members,
+                                                     SearchCache& cache, Expansion& out) const {
+  auto& laws =
+      cache.laws(SearchCache::Asked::form, {p.pp, microbatches(p, job_.training)}, space_.form.size());
+  p.recompute = Recompute{};
+  for (std::size_t f = 0; f < space_.form.size(); ++f) {
+    p.schedule = space_.form[f].schedule;
+    p.vp = space_.form[f].vp;
+    p.chunks = more_chunks_than_layers(p);
+    lawful(p, members, out, laws[f]);
+  }
+  return laws;
+}
+
+bool SearchTree::cut_is_possible(const ParallelPlan& p, StageSplit split, const SearchCache::Stages& stages,
+                                 std::uint64_t members, Expansion& out) const {
+  const auto fits_longest = [&](const char* field, int layers) {
+    if (layers <= stages.longest) return true;
+    reject(
+        Outcome::inconsistent, members, p,
+        [&] {
+          return fmt::format("{} is {}, expected at most the {} layers of the longest chunk", field, layers,
+                             stages.longest);
+        },
+        out);
+    return false;
+  };
+  if (split != StageSplit::balanced && cuts_evenly_ && p.pp * p.vp > job_.model.n_layers) {
+    reject(
+        Outcome::inconsistent, members, p,
+        [&] {
+          return fmt::format("pp * vp is {}, expected at most the {} layers of an even split", p.pp * p.vp,
+                             job_.model.n_layers);
+        },
+        out);
+    return false;
+  }
+  if (!fits_longest("recompute_layers", p.recompute.layers) ||
+      !fits_longest("activation_offload", least_offloaded_))
+    return false;
+  if (stages.uneven && job_.stack.can.uneven_stages == UnevenStages::none) {
+    reject(
+        Outcome::unsupported_by_stack, members, p,
+        [&] { return fmt::format("{} needs equal stages", job_.stack.name); }, out);
+    return false;
+  }
+  return true;
+}
+
 void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion& out) const {
   const std::uint64_t members = below(Level::pipeline);
   ParallelPlan p = decided(node.choice, Level::kernels, cache);
-  const Recompute recompute = p.recompute;
   const int m = microbatches(p, job_.training);
   const bool is_all_steady = steady(p);
   const double lowest_memory = lowest_memory_offload(p), closing = cache.closing(p),
@@ -139,23 +194,9 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
   Node child = node;
   child.level = Level::pipeline;
   child.members = members;
-  const auto listed_before = [](const auto& list, const auto& wanted, std::size_t index) {
-    const auto end = list.begin() + static_cast<std::ptrdiff_t>(index);
-    return std::find(list.begin(), end, wanted) != end;
-  };
   const bool full_listed =
       listed_before(space_.recompute, Recompute{RecomputeKind::full, -1}, node.choice.recompute);
-  // Rules that look at the schedule alone; how many layers a chunk holds is looked at below.
-  auto& laws = cache.laws(SearchCache::Asked::form, {p.pp, m}, space_.form.size());
-  p.recompute = Recompute{};
-  for (std::size_t f = 0; f < space_.form.size(); ++f) {
-    p.schedule = space_.form[f].schedule;
-    p.vp = space_.form[f].vp;
-    p.chunks = more_chunks_than_layers(p);
-    lawful(p, space_.split.size() * members, out, laws[f]);
-  }
-  p.recompute = recompute;
-  p.chunks.clear();
+  auto& laws = form_laws(p, space_.split.size() * members, cache, out);
   auto stages = cache
                     .stages(node.choice, node.order_class, is_all_steady,
                             [&] { return stages_of(p, laws, is_all_steady, cache); })
@@ -167,40 +208,11 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
     for (std::size_t split = 0; split < space_.split.size(); ++split) {
       const SearchCache::Stages& known = *stages++;
       const bool balanced = space_.split[split] == StageSplit::balanced;
-      const auto fits_longest = [&](const char* field, int layers) {
-        if (layers <= known.longest) return true;
-        reject(
-            Outcome::inconsistent, members, p,
-            [&] {
-              return fmt::format("{} is {}, expected at most the {} layers of the longest chunk", field,
-                                 layers, known.longest);
-            },
-            out);
-        return false;
-      };
-      if (!balanced && cuts_evenly_ && p.pp * p.vp > job_.model.n_layers) {
-        reject(
-            Outcome::inconsistent, members, p,
-            [&] {
-              return fmt::format("pp * vp is {}, expected at most the {} layers of an even split",
-                                 p.pp * p.vp, job_.model.n_layers);
-            },
-            out);
-        continue;
-      }
-      if (!fits_longest("recompute_layers", recompute.layers) ||
-          !fits_longest("activation_offload", least_offloaded_))
-        continue;
-      if (known.uneven && job_.stack.can.uneven_stages == UnevenStages::none) {
-        reject(
-            Outcome::unsupported_by_stack, members, p,
-            [&] { return fmt::format("{} needs equal stages", job_.stack.name); }, out);
-        continue;
-      }
+      if (!cut_is_possible(p, space_.split[split], known, members, out)) continue;
       // The same layers on the same stages, or the same recomputation, as an earlier member. What is balanced depends
       // on what is recomputed, so that only even splits are known to be the same.
       if ((balanced && !known.uneven && listed_before(space_.split, StageSplit::even, split)) ||
-          (!balanced && recompute.layers == known.longest && full_listed)) {
+          (!balanced && p.recompute.layers == known.longest && full_listed)) {
         out.outcomes[Outcome::duplicate] += members;
         continue;
       }

@@ -184,13 +184,28 @@ class SearchTree {
   }
   template <class F>
   void each_kernel_choice(ParallelPlan&, bool linked, F visit) const;
+  // Adds one child for each order of axes whose links no other before it has; the cache's sketches are of all of them.
+  void add_placements(Node child, ParallelPlan, const std::vector<std::uint8_t>& orders, double least_above,
+                      SearchCache&, Expansion&) const;
   // Adds to the cache's sketches: of any schedule and stage split, one for each kind of stage.
   void sketch(const ParallelPlan&, SearchCache&, int recomputed, bool linked) const;
   // The least step of any sketch.
   static double unscheduled(const SearchCache&, int microbatches, const SearchCache::EveryMicrobatch&);
+  // Rules that look at the schedule alone; how many layers a chunk holds is looked at with the stages.
+  std::vector<SearchCache::Law>& form_laws(ParallelPlan, std::uint64_t members, SearchCache&,
+                                           Expansion&) const;
+  // Whether the stack can make the cut, and every chunk holds the layers that the plan recomputes or offloads.
+  bool cut_is_possible(const ParallelPlan&, StageSplit, const SearchCache::Stages&, std::uint64_t members,
+                       Expansion&) const;
   // By each lawful form of the space, each split.
   std::vector<SearchCache::Stages> stages_of(ParallelPlan, const std::vector<SearchCache::Law>&, bool steady,
                                              SearchCache&) const;
+  // state_of_element() of every choice of what of the state is on the host.
+  std::vector<double> states_of_element(ParallelPlan) const;
+  // How many members offload activations so, of which the plan has as many as the `longest` chunk's layers; those that
+  // do not are counted.
+  std::uint64_t members_offloading(const ActivationOffload&, const ParallelPlan&, int longest,
+                                   std::uint64_t members, Expansion&) const;
   template <class Lawful, class Visit>
   void each_bucketing(ParallelPlan&, Choice&, const Lawful&, const Visit&) const;
   // Buckets and overlaps of a plan that is lawful without them, each kind once; what of the update is on the host does not

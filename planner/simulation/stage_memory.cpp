@@ -199,6 +199,89 @@ Bytes most_needed(const DeviceSpec& device, const StackSpec& stack, double chanc
   return most_needed(device.memory, chance, overflow_scale(stack));
 }
 
+namespace {
+
+// What one micro-batch keeps on each chunk of a stage, before its backward and, with a split one, behind it.
+class KeptByChunk {
+ public:
+  KeptByChunk(const Context& c, const SlotWalk& walk, int stage)
+      : split_backward_(c.split_backward()), kept_(static_cast<std::size_t>(c.plan.vp)) {
+    for (std::size_t v = 0; v < kept_.size(); ++v) {
+      Kept& of = kept_[v];
+      walk.add_saved(of.saved, static_cast<int>(v) * c.plan.pp + stage);
+      if (split_backward_) walk.add_saved_weight(of.saved_weight, static_cast<int>(v) * c.plan.pp + stage);
+      of.all_saved = total(of.saved);
+      of.all_saved_weight = total(of.saved_weight);
+    }
+  }
+
+  // Bytes that are there when the slot begins.
+  std::int64_t bytes(const Occupancy& o) const {
+    std::int64_t sum = 0;
+    each(o, [&](const Kept& of, std::int64_t whole, std::int64_t weight) {
+      sum += whole * of.all_saved + weight * of.all_saved_weight;
+    });
+    return sum;
+  }
+  void add_to(RunningBytes::ByKind& bytes, const Occupancy& o) const {
+    each(o, [&](const Kept& of, std::int64_t whole, std::int64_t weight) {
+      for (std::size_t k = 0; k < bytes.size(); ++k)
+        bytes[k] += whole * of.saved[k] + weight * of.saved_weight[k];
+    });
+  }
+
+ private:
+  struct Kept {
+    RunningBytes::ByKind saved{}, saved_weight{};
+    std::int64_t all_saved = 0, all_saved_weight = 0;
+  };
+  // Its own micro-batch is saved by the forward as it goes, and is still whole when a backward or weight begins.
+  template <class Add>
+  void each(const Occupancy& o, const Add& add) const {
+    for (std::size_t v = 0; v < kept_.size(); ++v) {
+      const bool mine = v == o.chunk;
+      add(kept_[v], o.saved[v] - (mine && o.kind == SlotKind::forward ? 1 : 0),
+          split_backward_ ? o.saved_weight[v] - (mine && o.kind == SlotKind::backward ? 1 : 0) : 0);
+    }
+  }
+  bool split_backward_;
+  std::vector<Kept> kept_;  // by chunk of the stage
+};
+
+// The slot in which a stage holds most beyond what rests there, and the most that its activations take of the host.
+struct FullestSlot {
+  const Occupancy* slot = nullptr;
+  std::int64_t bytes = -1, on_host = 0;
+};
+FullestSlot fullest_slot(const Context& c, const std::vector<Occupancy>& slots, const KeptByChunk& kept,
+                         SlotPeaks& peaks, int stage) {
+  FullestSlot fullest;
+  for (const Occupancy& o : slots) {
+    const std::int64_t bytes = o.arrived * c.activation.stream +
+                               peaks.of(o.kind, o.chunk * c.plan.pp + stage).peak() + kept.bytes(o);
+    if (bytes > fullest.bytes) {
+      fullest.bytes = bytes;
+      fullest.slot = &o;
+    }
+    fullest.on_host = std::max(fullest.on_host, host_activations(c, o, stage));
+  }
+  return fullest;
+}
+
+// Adds what lies outside the allocator, and what its blocks keep beyond `peak`. The passes, which need `in_passes`, leave blocks of
+// all sizes behind; the few large ones of the update take what they leave and add no reserve of their own. Seen in published peaks
+// of Megatron-DeepSpeed with one replica.
+void add_reserve(const StackMemory& rules, int world, std::int64_t in_passes, std::int64_t peak,
+                 StageMemory& memory) {
+  memory.outside = outside_of(rules, world);
+  const std::int64_t reserve =
+      std::max<std::int64_t>(0, rounded(rules.fragmentation * static_cast<double>(in_passes)) - peak);
+  memory.fragmented = Bytes(rounded(rules.reserve_needed * static_cast<double>(reserve)));
+  memory.cached = Bytes(reserve) - memory.fragmented;
+}
+
+}  // namespace
+
 MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& training, const ParallelPlan& plan,
                                const StackSpec& stack) {
   static const PlanLinks no_links;  // sizes do not depend on links
@@ -220,67 +303,28 @@ MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& train
     }
     resident_before = resident;
     host_before = memory.host;
-    // By chunk: what one micro-batch keeps, before its backward and, with a split one, behind it.
-    const auto chunks = static_cast<std::size_t>(plan.vp);
-    std::vector<RunningBytes::ByKind> saved(chunks), saved_weight(chunks);
-    std::vector<std::int64_t> all_saved(chunks), all_saved_weight(chunks);
-    for (std::size_t v = 0; v < chunks; ++v) {
-      walk.add_saved(saved[v], static_cast<int>(v) * plan.pp + stage);
-      if (c.split_backward()) walk.add_saved_weight(saved_weight[v], static_cast<int>(v) * plan.pp + stage);
-      all_saved[v] = total(saved[v]);
-      all_saved_weight[v] = total(saved_weight[v]);
-    }
-    // What is there when the slot begins. Its own micro-batch is saved by the forward as it goes, and is still whole when
-    // a backward or weight begins.
-    const auto begins_with = [&](const Occupancy& o, const auto& add) {
-      for (std::size_t v = 0; v < chunks; ++v) {
-        const bool mine = v == o.chunk;
-        add(v, o.saved[v] - (mine && o.kind == SlotKind::forward ? 1 : 0),
-            c.split_backward() ? o.saved_weight[v] - (mine && o.kind == SlotKind::backward ? 1 : 0) : 0);
-      }
+    const KeptByChunk kept(c, walk, stage);
+    const FullestSlot fullest =
+        fullest_slot(c, (*states)[static_cast<std::size_t>(stage)], kept, peaks, stage);
+    const auto at_peak = [&](BufferKind kind) -> std::int64_t& {
+      return memory.at_peak[static_cast<std::size_t>(kind)];
     };
-    const Occupancy* fullest = nullptr;
-    std::int64_t peak = -1, host_peak = 0;
-    for (const Occupancy& o : (*states)[static_cast<std::size_t>(stage)]) {
-      std::int64_t bytes =
-          o.arrived * c.activation.stream + peaks.of(o.kind, o.chunk * plan.pp + stage).peak();
-      begins_with(o, [&](std::size_t v, std::int64_t whole, std::int64_t weight) {
-        bytes += whole * all_saved[v] + weight * all_saved_weight[v];
-      });
-      if (bytes > peak) {
-        peak = bytes;
-        fullest = &o;
-      }
-      host_peak = std::max(host_peak, host_activations(c, o, stage));
-    }
+    const std::int64_t held = total(resident);
     memory.at_peak = resident;
-    const auto add = [&](const RunningBytes::ByKind& kept, std::int64_t times) {
-      for (std::size_t k = 0; k < kept.size(); ++k) memory.at_peak[k] += times * kept[k];
-    };
-    const std::int64_t held = total(resident), in_passes = held + peak;
-    if (update > 0 && update >= peak) {  // before the first pass
-      peak = update;
-      memory.in_update = true;
-      memory.at_peak[static_cast<std::size_t>(BufferKind::workspace)] += update;
+    memory.in_update = update > 0 && update >= fullest.bytes;  // before the first pass
+    if (memory.in_update) {
+      at_peak(BufferKind::workspace) += update;
     } else {
-      memory.at_peak[static_cast<std::size_t>(BufferKind::communication)] +=
-          fullest->arrived * c.activation.stream;
-      begins_with(*fullest, [&](std::size_t v, std::int64_t whole, std::int64_t weight) {
-        add(saved[v], whole);
-        add(saved_weight[v], weight);
-      });
-      add(peaks.of(fullest->kind, fullest->chunk * plan.pp + stage).at_peak(), 1);
+      const Occupancy& o = *fullest.slot;
+      at_peak(BufferKind::communication) += o.arrived * c.activation.stream;
+      kept.add_to(memory.at_peak, o);
+      const RunningBytes::ByKind& in_slot = peaks.of(o.kind, o.chunk * plan.pp + stage).at_peak();
+      for (std::size_t k = 0; k < in_slot.size(); ++k) memory.at_peak[k] += in_slot[k];
     }
-    peak += held;
-    memory.host += host_peak;
-    memory.at_peak[static_cast<std::size_t>(BufferKind::host)] = memory.host;
-    memory.outside = outside_of(stack.memory, plan.world());
-    // The passes leave blocks of all sizes behind; the few large ones of the update take what they leave and add no reserve of
-    // their own. Seen in published peaks of Megatron-DeepSpeed with one replica.
-    const std::int64_t reserve = std::max<std::int64_t>(
-        0, rounded(stack.memory.fragmentation * static_cast<double>(in_passes)) - peak);
-    memory.fragmented = Bytes(rounded(stack.memory.reserve_needed * static_cast<double>(reserve)));
-    memory.cached = Bytes(reserve) - memory.fragmented;
+    memory.host += fullest.on_host;
+    at_peak(BufferKind::host) = memory.host;
+    add_reserve(stack.memory, plan.world(), held + fullest.bytes,
+                held + (memory.in_update ? update : fullest.bytes), memory);
     estimate.stages.push_back(memory);
     if (memory.needed() > estimate.stages[static_cast<std::size_t>(estimate.heaviest)].needed())
       estimate.heaviest = stage;

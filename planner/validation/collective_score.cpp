@@ -49,76 +49,59 @@ double time_on(const ClusterSpec& cluster, const CollectiveRow& row, const CostC
   return price_collective(work, Machine(cluster.device, cluster.node, constants)).duration.v;
 }
 
-}  // namespace
-
-std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
-                                               const std::filesystem::path& preset_dir,
-                                               std::span<const Setting> settings) {
-  const CsvTable table = read_csv(csv);
-  const std::vector<NcclBaseline> networks = load_nccl_baselines(preset_dir);
-  const FrameworkMap map = load_framework_map(preset_dir);
+// Throws ConfigError of columns that are missing.
+void require_columns(const CsvTable& table) {
   std::vector<Problem> problems;
   for (const char* column : {"source", "collective", "gpu", "ranks", "nodes", "gpus_per_node", "fabric",
                              "size_bytes", "time_us", "bus_bandwidth_GBps"})
     if (table.column(column) < 0)
       problems.push_back({table.file, column, "", "this column", "see the header of a collectives.csv"});
   if (!problems.empty()) throw ConfigError(std::move(problems));
+}
 
-  std::vector<CollectiveRow> rows;
-  for (const CsvRow& line : table.rows) {
-    const auto number = [&](const char* column, bool positive = false) -> std::optional<double> {
-      const std::string& text = table.cell(line, column);
-      if (text.empty()) return std::nullopt;
-      const auto x = parse_decimal(text);
-      if (!x || *x < 0 || (positive && *x == 0))
-        problems.push_back({fmt::format("{}:{}", table.file, line.line), column, text,
-                            positive ? "a number above 0, or nothing" : "a number of at least 0, or nothing",
-                            ""});
-      return x;
-    };
-    CollectiveRow row;
-    row.line = line.line;
-    row.source = table.cell(line, "source");
-    row.on.device = table.cell(line, "gpu");
-    row.on.fabric = table.cell(line, "fabric");
-    const auto kind = kind_of(table.cell(line, "collective"));
-    if (!kind)
-      problems.push_back({fmt::format("{}:{}", table.file, line.line), "collective",
-                          table.cell(line, "collective"), "all_reduce, all_gather or reduce_scatter", ""});
-    const auto size = number("size_bytes"), ranks = number("ranks"), nodes = number("nodes"),
-               gpus = number("gpus_per_node"), time = number("time_us", true),
-               bus = number("bus_bandwidth_GBps", true), low = number("low_bus_bandwidth_GBps"),
-               high = number("high_bus_bandwidth_GBps");
-    const auto network = number("internode_GBps_per_node");
-    if (!kind || !size || !ranks || !nodes || !gpus || row.on.fabric.empty() || *ranks < 2 ||
-        (!time && !bus)) {
-      row.use = CollectiveRowUse::unstated;
-      rows.push_back(std::move(row));
-      continue;
-    }
-    row.kind = *kind;
-    row.bytes = *size;
-    row.on.ranks = static_cast<int>(*ranks);
-    row.on.nodes = static_cast<int>(*nodes);
-    row.on.gpus_per_node = std::max(1, static_cast<int>(*gpus));
-    row.on.node_network = BytesPerSecond(network.value_or(0) * 1e9);
-    row.time_s = time ? *time * 1e-6 : *size * bus_factor(*kind, row.on.ranks) / (*bus * 1e9);
-    if (low && high && *low > 0 && *high > *low * kSpread * kSpread) row.use = CollectiveRowUse::spread;
-    try {
-      const ClusterSpec quiet = nccl_baseline_cluster(row.on, networks, preset_dir, settings);
-      ClusterSpec of_steps = tested_cluster(row.on, fabric_of_steps(row.on.fabric, map), preset_dir);
-      CostConstants constants = load_cost_preset(quiet.device.generation, preset_dir / "cost").constants;
-      use_settings(settings, of_steps.fabric);
-      use_settings(settings, quiet.device.generation, constants);
-      row.predicted_s = time_on(quiet, row, alone(constants));
-      row.in_step_s = time_on(of_steps, row, constants);
-    } catch (const ConfigError&) {  // hardware that no table knows
-      row.use = CollectiveRowUse::unstated;
-    }
-    rows.push_back(std::move(row));
+// What the row states, without predictions; what it cannot say goes to `problems`.
+CollectiveRow stated_row(const CsvTable& table, const CsvRow& line, std::vector<Problem>& problems) {
+  const auto number = [&](const char* column, bool positive = false) -> std::optional<double> {
+    const std::string& text = table.cell(line, column);
+    if (text.empty()) return std::nullopt;
+    const auto x = parse_decimal(text);
+    if (!x || *x < 0 || (positive && *x == 0))
+      problems.push_back({fmt::format("{}:{}", table.file, line.line), column, text,
+                          positive ? "a number above 0, or nothing" : "a number of at least 0, or nothing",
+                          ""});
+    return x;
+  };
+  CollectiveRow row;
+  row.line = line.line;
+  row.source = table.cell(line, "source");
+  row.on.device = table.cell(line, "gpu");
+  row.on.fabric = table.cell(line, "fabric");
+  const auto kind = kind_of(table.cell(line, "collective"));
+  if (!kind)
+    problems.push_back({fmt::format("{}:{}", table.file, line.line), "collective",
+                        table.cell(line, "collective"), "all_reduce, all_gather or reduce_scatter", ""});
+  const auto size = number("size_bytes"), ranks = number("ranks"), nodes = number("nodes"),
+             gpus = number("gpus_per_node"), time = number("time_us", true),
+             bus = number("bus_bandwidth_GBps", true), low = number("low_bus_bandwidth_GBps"),
+             high = number("high_bus_bandwidth_GBps");
+  const auto network = number("internode_GBps_per_node");
+  if (!kind || !size || !ranks || !nodes || !gpus || row.on.fabric.empty() || *ranks < 2 || (!time && !bus)) {
+    row.use = CollectiveRowUse::unstated;
+    return row;
   }
-  if (!problems.empty()) throw ConfigError(std::move(problems));
+  row.kind = *kind;
+  row.bytes = *size;
+  row.on.ranks = static_cast<int>(*ranks);
+  row.on.nodes = static_cast<int>(*nodes);
+  row.on.gpus_per_node = std::max(1, static_cast<int>(*gpus));
+  row.on.node_network = BytesPerSecond(network.value_or(0) * 1e9);
+  row.time_s = time ? *time * 1e-6 : *size * bus_factor(*kind, row.on.ranks) / (*bus * 1e9);
+  if (low && high && *low > 0 && *high > *low * kSpread * kSpread) row.use = CollectiveRowUse::spread;
+  return row;
+}
 
+// Rows that measured the same and say more than the spread apart.
+void mark_contradicted(std::vector<CollectiveRow>& rows) {
   using Same = std::tuple<CollectiveKind, std::string, std::string, int, int, double>;
   std::map<Same, std::pair<double, double>> range;
   const auto same = [](const CollectiveRow& r) {
@@ -133,6 +116,36 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
     if (r.use == CollectiveRowUse::scored)
       if (const auto& [low, high] = range.at(same(r)); high > low * kSpread)
         r.use = CollectiveRowUse::contradicted;
+}
+
+}  // namespace
+
+std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
+                                               const std::filesystem::path& preset_dir,
+                                               std::span<const Setting> settings) {
+  const CsvTable table = read_csv(csv);
+  const std::vector<NcclBaseline> networks = load_nccl_baselines(preset_dir);
+  const FrameworkMap map = load_framework_map(preset_dir);
+  require_columns(table);
+  std::vector<Problem> problems;
+  std::vector<CollectiveRow> rows;
+  for (const CsvRow& line : table.rows) {
+    CollectiveRow& row = rows.emplace_back(stated_row(table, line, problems));
+    if (row.use == CollectiveRowUse::unstated) continue;
+    try {
+      const ClusterSpec quiet = nccl_baseline_cluster(row.on, networks, preset_dir, settings);
+      ClusterSpec of_steps = tested_cluster(row.on, fabric_of_steps(row.on.fabric, map), preset_dir);
+      CostConstants constants = load_cost_preset(quiet.device.generation, preset_dir / "cost").constants;
+      use_settings(settings, of_steps.fabric);
+      use_settings(settings, quiet.device.generation, constants);
+      row.predicted_s = time_on(quiet, row, alone(constants));
+      row.in_step_s = time_on(of_steps, row, constants);
+    } catch (const ConfigError&) {  // hardware that no table knows
+      row.use = CollectiveRowUse::unstated;
+    }
+  }
+  if (!problems.empty()) throw ConfigError(std::move(problems));
+  mark_contradicted(rows);
   return rows;
 }
 

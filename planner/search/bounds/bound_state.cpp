@@ -2,89 +2,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
 #include <tuple>
 
 #include "core/graph/parameter_layout.hpp"
-#include "planner/lowering/shapes.hpp"
-#include "planner/search/bounds/bound.hpp"
+#include "planner/search/bounds/plan_state.hpp"
 
 namespace sextant {
-
-using lowering::Context;
-
-double closing_time(const Job& job, const PlanLinks& links) {
-  if (!job.stack.rules.clip_gradients) return 0;
-  return job.cost.price(CollectiveWork{CollectiveKind::all_reduce, Bytes(8), links.world, false}).duration.v;
-}
-
-double tied_exchange_time(const Job& job, const ParallelPlan& plan, const PlanLinks& links) {
-  if (!job.model.tied_embeddings || plan.pp == 1) return 0;
-  // Without a padding of buckets, and learned positions.
-  std::int64_t elements =
-      std::int64_t{job.model.hidden} * local_shape(job.model, plan.tp, job.stack.rules.vocab_multiple).vocab;
-  if (reduces_every_microbatch(plan, job.stack.rules)) elements /= plan.shards();
-  return job.cost
-      .price(CollectiveWork{CollectiveKind::all_reduce, Bytes(elements * size_bytes(job.training.gradient)),
-                            links.tied, false})
-      .duration.v;
-}
-
-std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan) {
-  const std::vector<LayerRange> ranges = layer_ranges(plan, job.model.n_layers);
-  const ParameterKind last_used = layer_parameters(job.model).front();
-  std::vector<StageBuckets> out;
-  const auto as_before = [&](int stage) {
-    if (stage < 2 || stage + 1 == plan.pp) return false;
-    for (std::size_t i = static_cast<std::size_t>(stage); i < ranges.size();
-         i += static_cast<std::size_t>(plan.pp))
-      if (ranges[i].count != ranges[i - 1].count) return false;
-    return true;
-  };
-  for (int stage = 0; stage < plan.pp; ++stage) {
-    if (as_before(stage)) {
-      out.push_back(StageBuckets(out.back()));
-      continue;
-    }
-    const ParameterLayout layout = parameter_layout(job.model, plan, job.stack.rules, stage);
-    StageBuckets& mine = out.emplace_back();
-    mine.shards = layout.shards;
-    mine.padded = layout.padded;
-    mine.elements = layout.elements;
-    for (const Bucket& bucket : layout.buckets) {
-      const Parameter& first = layout.parameters[bucket.first];
-      const Parameter& last = layout.parameters[bucket.first + bucket.count - 1];
-      BucketSize size{bucket.elements, bucket.slice(layout.shards), 0};
-      for (std::uint32_t k = bucket.first; k < bucket.first + bucket.count; ++k)
-        if (gradient_writer(layout.parameters[k].kind) == BlockKind::norm)
-          size.norms += layout.parameters[k].elements;
-      const auto same = std::find(mine.sizes.begin(), mine.sizes.end(), size);
-      BucketView& view = mine.buckets.emplace_back();
-      view.size = static_cast<std::uint16_t>(same - mine.sizes.begin());
-      if (same == mine.sizes.end()) mine.sizes.push_back(size);
-      view.first = first.kind;
-      view.last = last.kind;
-      view.first_chunk = static_cast<std::uint16_t>(first.chunk / plan.pp);
-      view.last_chunk = static_cast<std::uint16_t>(last.chunk / plan.pp);
-      const LayerRange range = ranges[last.chunk];
-      int before = 0;
-      if (last.kind == ParameterKind::embedding)
-        before = range.count;
-      else if (last.kind != ParameterKind::head && last.kind != ParameterKind::norm_final)
-        before = std::max(0, range.first + range.count - 1 - static_cast<int>(last.layer));
-      view.before = static_cast<std::uint16_t>(before);
-      const bool with_head = last.kind == ParameterKind::head || last.kind == ParameterKind::norm_final;
-      const StateTimes::Reduction point{view.last_chunk, view.before, with_head,
-                                        last.kind == ParameterKind::embedding};
-      if (mine.points.empty() || !mine.points.back().is_ready_with(point)) mine.points.push_back(point);
-      view.point = static_cast<std::uint16_t>(mine.points.size() - 1);
-    }
-    mine.last_used = last_used;
-    mine.layers = static_cast<int>(std::ranges::count(mine.buckets, last_used, &BucketView::first));
-  }
-  return out;
-}
-
 namespace {
 
 // Layers whose modules are fetched one by one for a repeated forward, and then for the backward.
@@ -97,302 +20,373 @@ int repeated_modules(const Job& job, const ParallelPlan& plan, int stage) {
   return layers;
 }
 
+// One stage in the order of a step: update, gathers or fetches of parameters, reductions of gradients.
+// Mirrors planner/lowering/update.cpp, reduce.cpp and units.cpp.
+class StageStateTimes {
+ public:
+  StageStateTimes(const PlanState& of, const StageBuckets& layout, const StageLinks& links, int stage,
+                  StateScratch& scratch, StateTimes& out)
+      : of_(of),
+        plan_(of.plan),
+        layout_(layout),
+        links_(links),
+        stage_(stage),
+        scratch_(scratch),
+        gathers_(layout.shards > 1 && !of.ring_parameters),
+        pipelined_(gathers_ && of.rules.pipelined_update && of.plan.overlap_param_gather),
+        times_(out) {}
+  // Adds all of it to what the caller holds, which is new.
+  void add_up();
+
+ private:
+  void price(const BucketSize&, SizeTimes& out) const;
+  double reduction_of(const BucketSize&) const;
+  void update_buckets();
+  void update_at_once();
+  void begin_compute();
+  void parameters_ready();
+  void gather_every_microbatch();
+  void fetch_units();
+  void gather_units(double forward, double backward, double copies);
+  void reduce_gradients();
+  void reduce_in_every_microbatch(const BucketView&, const SizeTimes&);
+  void reduce_on_compute(const BucketView&, const SizeTimes&, bool tied);
+  void reduce_behind_backward(const BucketView&, const SizeTimes&, double exchanged);
+  void single_stage_floors();
+  void count_collectives();
+  double all_gathers() const {
+    return std::accumulate(scratch_.gathers.begin(), scratch_.gathers.end(), 0.0);
+  }
+
+  const PlanState& of_;
+  const ParallelPlan& plan_;
+  const StageBuckets& layout_;
+  const StageLinks& links_;
+  const int stage_;
+  StateScratch& scratch_;
+  const bool gathers_;    // parameters, once in a step
+  const bool pipelined_;  // update and gather, bucket by bucket
+  StateTimes& times_;
+
+  std::int64_t on_device_ = 0, on_host_ = 0;       // elements updated there
+  double update_ = 0;                              // the device's is done
+  double host_back_ = 0;                           // parameters updated on the host are here
+  double lane_ = 0;                                // the last gather is done
+  double fetched_ = 0;                             // units, in one micro-batch
+  double unit_gather_ = 0, unit_gather_back_ = 0;  // of one layer, in its passes
+  // Reductions of one micro-batch: all; those through the ring; of one layer; the longest through the ring; what it waits for.
+  double every_ = 0, in_ring_ = 0, unit_reduce_ = 0, largest_reduce_ = 0, held_ = 0;
+  int point_ = -1;  // of the last reduction
+};
+
+void StageStateTimes::add_up() {
+  scratch_.by_size.clear();
+  for (const BucketSize& size : layout_.sizes) price(size, scratch_.by_size.emplace_back());
+  update_buckets();
+  if (!pipelined_) update_at_once();
+  begin_compute();
+  if (gathers_ && plan_.overlap_param_gather) parameters_ready();
+  if (gathers_every_microbatch(plan_, of_.rules)) gather_every_microbatch();
+  if (of_.ring_parameters) fetch_units();
+  reduce_gradients();
+  if (plan_.pp == 1) single_stage_floors();
+  if (of_.waits) {
+    times_.held = (of_.microbatches - 1) * held_;
+    times_.on_compute += times_.held;
+  }
+  count_collectives();
+}
+
+void StageStateTimes::price(const BucketSize& size, SizeTimes& t) const {
+  const TrainingSpec& training = of_.job.training;
+  t.on_host = of_.most_on_host ? 0 : host_share(plan_.optimizer_offload, size.slice);
+  const std::int64_t device =
+      size.slice - (of_.most_on_host ? host_share(*of_.most_on_host, size.slice) : t.on_host);
+  if (layout_.shards > 1)
+    t.gather = of_.seconds(CollectiveWork{CollectiveKind::all_gather,
+                                          Bytes(size.elements * size_bytes(training.parameter)), links_.shard,
+                                          false});
+  if (pipelined_ && device > 0) t.update = of_.state_work(StateKind::update, device);
+  if (pipelined_) {
+    t.host_update = of_.updated_on_host(t.on_host);
+    t.host_copy = of_.copied_back(t.on_host);
+  }
+  if (t.on_host > 0)
+    t.gradient_copy = of_.seconds(
+        CopyWork{Bytes(t.on_host * size_bytes(training.gradient)), CopyDirection::device_to_host});
+  t.reduce = reduction_of(size);
+  if (of_.rules.clip_gradients && !of_.host_sums) t.norm = of_.state_work(StateKind::norm, size.slice);
+  if (of_.waits) t.host_sum = of_.state_work(StateKind::accumulate, size.slice, true);
+}
+
+double StageStateTimes::reduction_of(const BucketSize& size) const {
+  const TrainingSpec& training = of_.job.training;
+  double sum = 0;
+  if (of_.sums_norms && size.norms > 0) sum += of_.all_reduce(size.norms, training.gradient, links_.tp);
+  if (plan_.replicas() > 1)
+    sum += of_.seconds(
+        CollectiveWork{layout_.shards > 1 ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce,
+                       Bytes(size.elements * size_bytes(training.reduction)), links_.shard, false});
+  if (links_.replica.size > 1 && layout_.shards > 1)
+    sum += of_.all_reduce(size.slice, training.reduction, links_.replica);
+  if (of_.ring_gradients && !of_.host_sums) sum += of_.state_work(StateKind::accumulate, size.slice);
+  return sum;
+}
+
+void StageStateTimes::update_buckets() {
+  auto& [by_size, gathers, gathered, reductions, copied] = scratch_;
+  gathers.assign(layout_.buckets.size(), 0.0);
+  gathered.assign(layout_.buckets.size(), 0.0);
+  double host_update = 0, host_copy = 0;
+  for (std::size_t i = layout_.buckets.size(); i-- > 0;) {
+    const std::size_t size = layout_.buckets[i].size;
+    SizeTimes& t = by_size[size];
+    ++t.count;
+    on_device_ += layout_.sizes[size].slice - t.on_host;
+    on_host_ += t.on_host;
+    gathers[i] = t.gather;
+    if (!pipelined_) continue;
+    update_ += t.update;
+    host_update += t.host_update;
+    host_copy = std::max(host_copy, host_update) + t.host_copy;
+    lane_ = std::max({lane_, update_, host_copy}) + t.gather;
+    gathered[i] = lane_;
+  }
+}
+
+void StageStateTimes::update_at_once() {
+  std::tie(update_, host_back_) = of_.updated_at_once(on_device_, on_host_);
+  if (!of_.most_on_host) return;
+  update_ = host_back_ = INFINITY;
+  for (const double share : of_.any_share) {
+    std::int64_t away = 0;
+    for (std::size_t size = 0; size < layout_.sizes.size(); ++size)
+      away += scratch_.by_size[size].count * host_share(share, layout_.sizes[size].slice);
+    const auto [here, back] = of_.updated_at_once(on_device_ - away, away);
+    update_ = std::min(update_, here);
+    host_back_ = std::min(host_back_, std::max(here, back));
+  }
+}
+
+// When the compute lane is free, behind the update and what it waits for of gathers.
+void StageStateTimes::begin_compute() {
+  const std::vector<double>& gathers = scratch_.gathers;
+  std::vector<double>& gathered = scratch_.gathered;
+  double& start = times_.start;
+  start = update_;
+  if (gathers_ && !pipelined_) {
+    if (plan_.overlap_param_gather) {
+      lane_ = std::max(update_, host_back_);
+      for (std::size_t i = gathers.size(); i-- > 0;) {
+        lane_ += gathers[i];
+        gathered[i] = lane_;
+      }
+    } else {
+      start = std::max(update_, host_back_) + all_gathers();
+    }
+  }
+  if (!gathers_ && !of_.ring_parameters) start = std::max(start, host_back_);
+  if (gathers_ && plan_.overlap_param_gather && !of_.rules.gather_beside_forward)
+    start = std::max(start, lane_);
+  const std::int64_t cleared = layout_.padded - (of_.rules.gradients_begin_written ? layout_.elements : 0);
+  if (!of_.ring_gradients && cleared > 0) start += of_.state_work(StateKind::zero, cleared);
+  // The first operation of a stage reads the bucket that is gathered first.
+  if (gathers_ && plan_.overlap_param_gather && !gathered.empty()) start = std::max(start, gathered.back());
+}
+
+void StageStateTimes::parameters_ready() {
+  std::vector<StateTimes::Ready>& ready = times_.ready;
+  ready.assign(static_cast<std::size_t>(plan_.vp), {});
+  for (std::size_t i = 0; i < layout_.buckets.size(); ++i) {
+    const BucketView& bucket = layout_.buckets[i];
+    const double gathered = scratch_.gathered[i];
+    for (std::size_t v = bucket.last_chunk; v <= bucket.first_chunk; ++v)
+      if (gathered > ready[v].seconds)
+        ready[v] = {gathered, v == bucket.last_chunk ? bucket.before : 0, bucket.last == ParameterKind::head};
+  }
+}
+
+void StageStateTimes::gather_every_microbatch() {
+  const double all = all_gathers();
+  if (plan_.overlap_param_gather)
+    times_.lane_total = std::max(times_.lane_total, of_.microbatches * all);
+  else
+    times_.on_compute += (of_.microbatches - 1) * all;
+}
+
+// Units fetched for every pass.
+void StageStateTimes::fetch_units() {
+  const std::vector<double>& gathers = scratch_.gathers;
+  const int layers = layout_.layers;
+  double forward = 0, backward = 0, copies = 0;
+  const double repeated =
+      layers > 0 ? static_cast<double>(repeated_modules(of_.job, plan_, stage_)) / layers : 0;
+  for (std::size_t i = 0; i < layout_.buckets.size(); ++i) {
+    const ParameterKind kind = layout_.buckets[i].first;
+    // The embedding is not read in the backward pass, and what the repeated forward used last is still there.
+    const double back = (kind == ParameterKind::embedding ? 0 : 1) +
+                        (is_of_layer(kind) && kind != layout_.last_used ? repeated : 0.0);
+    forward += gathers[i];
+    backward += back * gathers[i];
+    if (is_of_layer(kind)) {
+      unit_gather_ += gathers[i];
+      unit_gather_back_ += std::floor(back) * gathers[i];
+    }
+    if (plan_.parameter_offload)
+      copies += (1 + back) * of_.seconds(CopyWork{Bytes(layout_.sizes[layout_.buckets[i].size].slice *
+                                                        fetched_bytes(of_.job.training, of_.rules)),
+                                                  CopyDirection::host_to_device});
+  }
+  // The first unit is fetched once everything is updated.
+  times_.start =
+      std::max({times_.start, host_back_, plan_.overlap_param_gather ? update_ + gathers.back() : 0.0});
+  const bool in_turn = plan_.overlap_param_gather && layout_.shards > 1 && plan_.pp == 1;
+  for (double* of_one : {&unit_gather_, &unit_gather_back_}) *of_one = in_turn ? *of_one / layers : 0;
+  gather_units(forward, backward, copies);
+}
+
+// Units fetched ahead may be gathered in an earlier slot than the one that reads them, the first of them before
+// anything arrives; on a lane of their own, beside what follows the last reader of the unit before.
+void StageStateTimes::gather_units(double forward, double backward, double copies) {
+  const bool ahead = of_.unit_ring_count > 1;
+  fetched_ = forward + backward;
+  if (ahead || plan_.overlap_param_gather)
+    times_.lane_total = std::max(times_.lane_total, of_.microbatches * fetched_);
+  if (ahead && !plan_.overlap_param_gather) {
+    times_.on_compute +=
+        std::max(0.0, of_.microbatches * fetched_ - static_cast<double>(of_.unit_ring_count) *
+                                                        *std::ranges::max_element(scratch_.gathers));
+  } else if (!plan_.overlap_param_gather) {
+    times_.per_forward += forward;
+    times_.per_backward += backward;
+  }
+  times_.lane_total = std::max(times_.lane_total, of_.microbatches * copies);
+}
+
+// Reductions of the last micro-batch, or of each.
+void StageStateTimes::reduce_gradients() {
+  auto& [by_size, gathers, gathered, reductions, copied] = scratch_;
+  reductions.clear();
+  copied.clear();
+  if (of_.ring_gradients && !of_.waits) times_.rings.resize(static_cast<std::size_t>(plan_.vp));
+  for (const BucketView& bucket : layout_.buckets) {
+    const SizeTimes& t = by_size[bucket.size];
+    every_ += t.reduce;
+    if (of_.ring_gradients || of_.waits) reduce_in_every_microbatch(bucket, t);
+    const bool tied =
+        of_.exchanges && (bucket.first == ParameterKind::embedding || bucket.first == ParameterKind::head);
+    if (!of_.beside) {
+      reduce_on_compute(bucket, t, tied);
+      if (on_host_ == 0) continue;
+    }
+    // With a split backward the embedding is done before the weights of layers.
+    if (of_.split_backward && layout_.points[bucket.point].embedding) continue;
+    // The first stage's copy is ready last; the other one is there by then.
+    reduce_behind_backward(bucket, t, tied && bucket.first == ParameterKind::embedding ? of_.exchange : 0.0);
+  }
+  times_.reductions.assign(reductions.begin(), reductions.end());
+  if (on_host_ > 0) times_.copied.assign(copied.begin(), copied.end());
+  if (of_.beside && of_.ring_gradients)
+    times_.lane_total = std::max(times_.lane_total, of_.microbatches * every_);
+}
+
+void StageStateTimes::reduce_in_every_microbatch(const BucketView& bucket, const SizeTimes& t) {
+  const bool shared =
+      of_.job.model.tied_embeddings && plan_.pp * plan_.vp == 1;  // an embedding has a place of its own
+  const double each = t.reduce;
+  held_ += t.gradient_copy + t.host_sum + (of_.beside ? each : 0.0);
+  const bool through_ring = !shared || bucket.first != ParameterKind::embedding;
+  if (through_ring) {
+    in_ring_ += each;
+    largest_reduce_ = std::max(largest_reduce_, each);
+  }
+  if (is_of_layer(bucket.first)) unit_reduce_ += each / std::max(1, layout_.layers);
+  if (times_.rings.empty() || !through_ring) return;
+  StateTimes::Ring& ring = times_.rings[bucket.last_chunk];
+  if (ring.all == 0) ring.first = layout_.points[bucket.point];
+  ring.but_two = ring.all > 0 ? ring.but_one : -INFINITY;
+  ring.but_one = ring.all;
+  ring.all += each;
+}
+
+void StageStateTimes::reduce_on_compute(const BucketView& bucket, const SizeTimes& t, bool tied) {
+  times_.on_compute += t.norm;
+  if (bucket.last_chunk == 0) times_.on_compute_last += t.norm + (of_.ring_gradients ? 0.0 : t.reduce);
+  // The copies of a tied embedding are reduced behind their exchange, not in the last slot.
+  if (tied) {
+    times_.on_compute += of_.exchange;
+    times_.on_compute_last += of_.exchange;
+  }
+  if (of_.ring_gradients)
+    times_.per_backward += tied ? 0.0 : t.reduce;
+  else
+    times_.on_compute += t.reduce;
+}
+
+// What is ready at the same time is reduced in one go.
+void StageStateTimes::reduce_behind_backward(const BucketView& bucket, const SizeTimes& t, double exchanged) {
+  auto& [by_size, gathers, gathered, reductions, copied] = scratch_;
+  // A tied head on a stage of its own is reduced behind the exchange: what goes to the host is in another order.
+  const bool head_last = of_.exchanges && stage_ == plan_.pp - 1;
+  if (bucket.point != point_) {
+    point_ = bucket.point;
+    reductions.push_back(layout_.points[bucket.point]);
+    copied.push_back({});
+  }
+  const double seconds = t.reduce + t.norm + exchanged;
+  reductions.back().seconds += seconds;
+  if (!head_last) {
+    copied.back().all += t.gradient_copy;
+    copied.back().last = t.gradient_copy;
+  }
+  if (!of_.beside) return;
+  times_.last_beside = seconds;
+  times_.beside_total += seconds;
+}
+
+// Layer by layer, a unit's reduction and the fetch of the unit after the next wait for its backward and, on a lane
+// that they share, for one another; gradients of a third bucket wait for the first one's place in the ring.
+void StageStateTimes::single_stage_floors() {
+  const int layers = of_.job.model.n_layers - 1 - static_cast<int>(of_.unit_ring_count);
+  const bool together = of_.beside && of_.ring_gradients && unit_gather_ > 0;
+  times_.forward_floor = layers * unit_gather_;
+  times_.backward_floor = layers * (unit_gather_back_ + (together ? unit_reduce_ : 0.0));
+  if (of_.beside && of_.ring_gradients)
+    times_.backward_floor = std::max(times_.backward_floor, in_ring_ - 2 * largest_reduce_);
+  if (of_.waits) times_.backward_floor = 0;  // its parts are in what is held up
+}
+
+// Overlapped fetches run on the reductions' lane when those are overlapped as well.
+void StageStateTimes::count_collectives() {
+  const bool fetched_beside = of_.ring_parameters && plan_.overlap_param_gather && layout_.shards > 1;
+  const double reduced = (of_.ring_gradients ? of_.microbatches : 1) * every_;
+  double& collectives = times_.collectives;
+  if (fetched_beside && of_.beside)
+    times_.lane_total = std::max(times_.lane_total, of_.microbatches * fetched_ + reduced);
+  if (fetched_beside) collectives += of_.microbatches * fetched_;
+  if (gathers_ && plan_.overlap_param_gather) collectives += all_gathers();
+  if (of_.beside) collectives += std::max(0.0, (of_.waits ? every_ : reduced) - times_.last_beside);
+  times_.collective_lanes = (fetched_beside && plan_.overlap_grad_reduce ? 0 : (collectives > 0 ? 1 : 0)) + 1;
+}
+
 }  // namespace
 
-// Mirrors planner/lowering/update.cpp, reduce.cpp and units.cpp.
-StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLinks& plan_links,
+StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLinks& links,
                         const std::vector<StageBuckets>& by_stage, StateScratch& scratch,
                         std::span<const double> any_share) {
-  const StackRules& rules = job.stack.rules;
-  const bool ring_gradients = reduces_every_microbatch(plan, rules),
-             ring_parameters = fetches_parameters(plan, rules), sp = plan.sequence_parallel && plan.tp > 1,
-             split_backward = plan.schedule == PipelineSchedule::zero_bubble;
-  const std::size_t unit_ring_count = Context::unit_ring_count(plan, rules);
-  const int microbatches = sextant::microbatches(plan, job.training);
-  // Every micro-batch but the first waits for each copy of gradients and its addition on the host.
-  const bool host_sums = sums_gradients_on_host(plan, rules), waits = host_sums && microbatches > 1;
-  const auto seconds = [&](const Work& work) { return job.cost.price(work).duration.v; };
-  const auto state_work = [&](StateKind kind, std::int64_t elements, bool host = false) {
-    return seconds(StateWork{kind, elements, job.training.parameter, job.training.gradient, host});
-  };
-  const bool beside = plan.overlap_grad_reduce && plan.replicas() > 1;
-  const double exchange = tied_exchange_time(job, plan, plan_links);
+  const PlanState of_all(job, plan, links, any_share);
   StageStates out;
   out.reserve(by_stage.size());
-  // Parameters updated on the host come back by copy.
-  const auto updated_on_host = [&](std::int64_t elements) {
-    return elements > 0 ? state_work(StateKind::update, elements, true) : 0.0;
-  };
-  const auto copied_back = [&](std::int64_t elements) {
-    return elements > 0 && !plan.parameter_offload
-               ? seconds(CopyWork{Bytes(elements * size_bytes(job.training.parameter)),
-                                  CopyDirection::host_to_device})
-               : 0.0;
-  };
-  // The update on the device, and when what the host updates is back.
-  const auto updated_at_once = [&](std::int64_t device, std::int64_t host) {
-    return std::pair(device > 0 ? state_work(StateKind::update, device) : 0.0,
-                     updated_on_host(host) + copied_back(host));
-  };
-  std::optional<double> most_on_host;
-  if (!any_share.empty()) most_on_host = *std::ranges::max_element(any_share);
-  auto& [by_size, gathers, gathered, reductions, copied] = scratch;
   for (int stage = 0; stage < plan.pp; ++stage) {
     const StageBuckets& layout = by_stage[static_cast<std::size_t>(stage)];
-    if (stage > 0 && plan_links.index(stage) == plan_links.index(stage - 1) &&
+    if (stage > 0 && links.index(stage) == links.index(stage - 1) &&
         layout == by_stage[static_cast<std::size_t>(stage - 1)]) {
       out.repeat();
       continue;
     }
-    const StageLinks& links = plan_links.of(stage);
-    const int n = static_cast<int>(layout.buckets.size());
-    const bool gather = layout.shards > 1 && !ring_parameters;
-    const bool pipelined = gather && rules.pipelined_update && plan.overlap_param_gather;
-    StateTimes t;
-
-    by_size.clear();
-    for (const BucketSize& size : layout.sizes) {
-      SizeTimes& of = by_size.emplace_back();
-      of.on_host = most_on_host.has_value() ? 0 : host_share(plan.optimizer_offload, size.slice);
-      const std::int64_t device =
-          size.slice - (most_on_host ? host_share(*most_on_host, size.slice) : of.on_host);
-      if (layout.shards > 1)
-        of.gather = seconds(CollectiveWork{CollectiveKind::all_gather,
-                                           Bytes(size.elements * size_bytes(job.training.parameter)),
-                                           links.shard, false});
-      if (pipelined && device > 0) of.update = state_work(StateKind::update, device);
-      if (pipelined) {
-        of.host_update = updated_on_host(of.on_host);
-        of.host_copy = copied_back(of.on_host);
-      }
-      if (of.on_host > 0)
-        of.gradient_copy = seconds(
-            CopyWork{Bytes(of.on_host * size_bytes(job.training.gradient)), CopyDirection::device_to_host});
-      if (sp && size.norms > 0)
-        of.reduce +=
-            seconds(CollectiveWork{CollectiveKind::all_reduce,
-                                   Bytes(size.norms * size_bytes(job.training.gradient)), links.tp, false});
-      if (plan.replicas() > 1)
-        of.reduce += seconds(
-            CollectiveWork{layout.shards > 1 ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce,
-                           Bytes(size.elements * size_bytes(job.training.reduction)), links.shard, false});
-      if (links.replica.size > 1 && layout.shards > 1)
-        of.reduce += seconds(CollectiveWork{CollectiveKind::all_reduce,
-                                            Bytes(size.slice * size_bytes(job.training.reduction)),
-                                            links.replica, false});
-      if (ring_gradients && !host_sums) of.reduce += state_work(StateKind::accumulate, size.slice);
-      if (rules.clip_gradients && !host_sums) of.norm = state_work(StateKind::norm, size.slice);
-      if (waits) of.host_sum = state_work(StateKind::accumulate, size.slice, true);
-    }
-
-    gathers.assign(layout.buckets.size(), 0.0);
-    gathered.assign(layout.buckets.size(), 0.0);
-    std::int64_t device_all = 0, host_all = 0;
-    double update = 0, host_update = 0, host_copy = 0, lane = 0;
-    for (int b = n - 1; b >= 0; --b) {
-      const auto i = static_cast<std::size_t>(b);
-      SizeTimes& of = by_size[layout.buckets[i].size];
-      ++of.count;
-      device_all += layout.sizes[layout.buckets[i].size].slice - of.on_host;
-      host_all += of.on_host;
-      gathers[i] = of.gather;
-      if (pipelined) {
-        update += of.update;
-        host_update += of.host_update;
-        host_copy = std::max(host_copy, host_update) + of.host_copy;
-        lane = std::max({lane, update, host_copy}) + of.gather;
-        gathered[i] = lane;
-      }
-    }
-    double host_back = 0;  // parameters updated on the host are here
-    if (!pipelined) {
-      std::tie(update, host_back) = updated_at_once(device_all, host_all);
-      if (most_on_host) {
-        update = host_back = INFINITY;
-        for (const double share : any_share) {
-          std::int64_t away = 0;
-          for (std::size_t size = 0; size < layout.sizes.size(); ++size)
-            away += by_size[size].count * host_share(share, layout.sizes[size].slice);
-          const auto [here, back] = updated_at_once(device_all - away, away);
-          update = std::min(update, here);
-          host_back = std::min(host_back, std::max(here, back));
-        }
-      }
-    }
-    t.start = update;
-    if (gather && !pipelined) {
-      if (plan.overlap_param_gather) {
-        lane = std::max(update, host_back);
-        for (int b = n - 1; b >= 0; --b)
-          gathered[static_cast<std::size_t>(b)] = lane += gathers[static_cast<std::size_t>(b)];
-      } else {
-        t.start = std::max(update, host_back) + std::accumulate(gathers.begin(), gathers.end(), 0.0);
-      }
-    }
-    if (!gather && !ring_parameters) t.start = std::max(t.start, host_back);
-    if (gather && plan.overlap_param_gather && !rules.gather_beside_forward)
-      t.start = std::max(t.start, lane);
-    const std::int64_t cleared = layout.padded - (rules.gradients_begin_written ? layout.elements : 0);
-    if (!ring_gradients && cleared > 0) t.start += state_work(StateKind::zero, cleared);
-    // The first operation of a stage reads the bucket that is gathered first.
-    if (gather && plan.overlap_param_gather && n > 0)
-      t.start = std::max(t.start, gathered[static_cast<std::size_t>(n - 1)]);
-    if (gather && plan.overlap_param_gather) {
-      t.ready.assign(static_cast<std::size_t>(plan.vp), {});
-      for (std::size_t i = 0; i < layout.buckets.size(); ++i) {
-        const BucketView& bucket = layout.buckets[i];
-        for (std::size_t v = bucket.last_chunk; v <= bucket.first_chunk; ++v)
-          if (gathered[i] > t.ready[v].seconds)
-            t.ready[v] = {gathered[i], v == bucket.last_chunk ? bucket.before : 0,
-                          bucket.last == ParameterKind::head};
-      }
-    }
-
-    if (gathers_every_microbatch(plan, rules)) {
-      const double all = std::accumulate(gathers.begin(), gathers.end(), 0.0);
-      if (plan.overlap_param_gather)
-        t.lane_total = std::max(t.lane_total, microbatches * all);
-      else
-        t.on_compute += (microbatches - 1) * all;
-    }
-
-    // Units fetched for every pass.
-    double fetched = 0, unit_gather = 0, unit_gather_back = 0;  // the latter two of one layer, in its passes
-    const int layers = layout.layers;
-    if (ring_parameters) {
-      double forward = 0, backward = 0, copies = 0;
-      const double repeated =
-          layers > 0 ? static_cast<double>(repeated_modules(job, plan, stage)) / layers : 0;
-      for (std::size_t i = 0; i < layout.buckets.size(); ++i) {
-        const ParameterKind kind = layout.buckets[i].first;
-        // The embedding is not read in the backward pass, and what the repeated forward used last is still there.
-        const double back = (kind == ParameterKind::embedding ? 0 : 1) +
-                            (is_of_layer(kind) && kind != layout.last_used ? repeated : 0.0);
-        forward += gathers[i];
-        backward += back * gathers[i];
-        if (is_of_layer(kind)) {
-          unit_gather += gathers[i];
-          unit_gather_back += std::floor(back) * gathers[i];
-        }
-        if (plan.parameter_offload)
-          copies += (1 + back) * seconds(CopyWork{Bytes(layout.sizes[layout.buckets[i].size].slice *
-                                                        fetched_bytes(job.training, rules)),
-                                                  CopyDirection::host_to_device});
-      }
-      fetched = forward + backward;
-      // The first unit is fetched once everything is updated.
-      t.start = std::max({t.start, host_back, plan.overlap_param_gather ? update + gathers.back() : 0.0});
-      const bool in_turn = plan.overlap_param_gather && layout.shards > 1 && plan.pp == 1;
-      for (double* of_one : {&unit_gather, &unit_gather_back}) *of_one = in_turn ? *of_one / layers : 0;
-      // Units fetched ahead may be gathered in an earlier slot than the one that reads them, the first of them before
-      // anything arrives; on a lane of their own, beside what follows the last reader of the unit before.
-      if (unit_ring_count > 1 || plan.overlap_param_gather)
-        t.lane_total = std::max(t.lane_total, microbatches * fetched);
-      if (unit_ring_count > 1 && !plan.overlap_param_gather) {
-        t.on_compute += std::max(0.0, microbatches * fetched - static_cast<double>(unit_ring_count) *
-                                                                   *std::ranges::max_element(gathers));
-      } else if (!plan.overlap_param_gather) {
-        t.per_forward += forward;
-        t.per_backward += backward;
-      }
-      t.lane_total = std::max(t.lane_total, microbatches * copies);
-    }
-
-    // Reductions of the last micro-batch, or of each.
-    double every = 0, in_ring = 0, unit_reduce = 0, largest_reduce = 0, held = 0;
-    const bool shared =
-        job.model.tied_embeddings && plan.pp * plan.vp == 1;  // an embedding has a place of its own
-    // A tied head on a stage of its own is reduced behind the exchange: what goes to the host is in another order.
-    const bool head_last = job.model.tied_embeddings && plan.pp > 1 && stage == plan.pp - 1;
-    const bool exchanges = job.model.tied_embeddings && plan.pp > 1;
-    int point = -1;  // of the last reduction
-    reductions.clear();
-    copied.clear();
-    if (ring_gradients && !waits) t.rings.resize(static_cast<std::size_t>(plan.vp));
-    for (const BucketView& bucket : layout.buckets) {
-      const SizeTimes& of = by_size[bucket.size];
-      const double each = of.reduce, once = of.norm;
-      every += each;
-      const StateTimes::Reduction& own = layout.points[bucket.point];
-      if (ring_gradients || waits) {
-        held += of.gradient_copy + of.host_sum + (beside ? each : 0.0);
-        const bool through_ring = !shared || bucket.first != ParameterKind::embedding;
-        if (through_ring) {
-          in_ring += each;
-          largest_reduce = std::max(largest_reduce, each);
-        }
-        if (is_of_layer(bucket.first)) unit_reduce += each / std::max(1, layers);
-        if (!t.rings.empty() && through_ring) {
-          StateTimes::Ring& ring = t.rings[bucket.last_chunk];
-          if (ring.all == 0) ring.first = own;
-          ring.but_two = ring.all > 0 ? ring.but_one : -INFINITY;
-          ring.but_one = ring.all;
-          ring.all += each;
-        }
-      }
-      const bool tied =
-          exchanges && (bucket.first == ParameterKind::embedding || bucket.first == ParameterKind::head);
-      if (!beside) {
-        t.on_compute += once;
-        if (bucket.last_chunk == 0) t.on_compute_last += once + (ring_gradients ? 0.0 : each);
-        // The copies of a tied embedding are reduced behind their exchange, not in the last slot.
-        if (tied) {
-          t.on_compute += exchange;
-          t.on_compute_last += exchange;
-        }
-        if (ring_gradients)
-          t.per_backward += tied ? 0.0 : each;
-        else
-          t.on_compute += each;
-        if (host_all == 0) continue;
-      }
-      // With a split backward the embedding is done before the weights of layers.
-      if (split_backward && own.embedding) continue;
-      // What is ready at the same time is reduced in one go.
-      if (bucket.point != point) {
-        point = bucket.point;
-        reductions.push_back(own);
-        copied.push_back({});
-      }
-      // The first stage's copy is ready last; the other one is there by then.
-      const double exchanged = tied && bucket.first == ParameterKind::embedding ? exchange : 0.0;
-      reductions.back().seconds += each + once + exchanged;
-      if (!head_last) {
-        copied.back().all += of.gradient_copy;
-        copied.back().last = of.gradient_copy;
-      }
-      if (!beside) continue;
-      t.last_beside = each + once + exchanged;
-      t.beside_total += each + once + exchanged;
-    }
-    t.reductions.assign(reductions.begin(), reductions.end());
-    if (host_all > 0) t.copied.assign(copied.begin(), copied.end());
-    if (beside && ring_gradients) t.lane_total = std::max(t.lane_total, microbatches * every);
-    // Layer by layer, a unit's reduction and the fetch of the unit after the next wait for its backward and, on a lane
-    // that they share, for one another; gradients of a third bucket wait for the first one's place in the ring.
-    if (plan.pp == 1) {
-      const int n_layers = job.model.n_layers - 1 - static_cast<int>(unit_ring_count);
-      const bool together = beside && ring_gradients && unit_gather > 0;
-      t.forward_floor = n_layers * unit_gather;
-      t.backward_floor = n_layers * (unit_gather_back + (together ? unit_reduce : 0.0));
-      if (beside && ring_gradients)
-        t.backward_floor = std::max(t.backward_floor, in_ring - 2 * largest_reduce);
-      if (waits) t.backward_floor = 0;  // its parts are in what is held up
-    }
-    if (waits) {
-      t.held = (microbatches - 1) * held;
-      t.on_compute += t.held;
-    }
-    // Overlapped fetches run on the reductions' lane when those are overlapped as well.
-    const bool fetched_beside = ring_parameters && plan.overlap_param_gather && layout.shards > 1;
-    const double reduced = (ring_gradients ? microbatches : 1) * every;
-    if (fetched_beside && beside) t.lane_total = std::max(t.lane_total, microbatches * fetched + reduced);
-    if (fetched_beside) t.collectives += microbatches * fetched;
-    if (gather && plan.overlap_param_gather)
-      t.collectives += std::accumulate(gathers.begin(), gathers.end(), 0.0);
-    if (beside) t.collectives += std::max(0.0, (waits ? every : reduced) - t.last_beside);
-    t.collective_lanes = (fetched_beside && plan.overlap_grad_reduce ? 0 : (t.collectives > 0 ? 1 : 0)) + 1;
-    out.add(std::move(t));
+    StateTimes times;
+    StageStateTimes(of_all, layout, links.of(stage), stage, scratch, times).add_up();
+    out.add(std::move(times));
   }
   return out;
 }

@@ -98,6 +98,24 @@ LinkTimes link_times(const Job& job, const ParallelPlan& plan, const StageLinks&
   return t;
 }
 
+namespace {
+
+// Of the embedding and the head. Mirrors planner/lowering/passes.cpp. `enter`: a gather of inputs, under SP; `back`: the pass
+// that gradients of activations are computed in.
+void add_ends(const BlockTimes& blocks, const LinkTimes& links, double enter, Pass back, LayerTimes& t) {
+  const double leave = links.tp_leave;
+  t.embedding_forward = blocks.of(BlockKind::embedding, Pass::forward) + leave;
+  t.embedding_backward = enter + blocks.of(BlockKind::embedding, Pass::backward);
+  t.residual = blocks.of(BlockKind::residual, Pass::forward);
+  t.head_product = blocks.of(BlockKind::head, Pass::forward) + links.loss_gather;
+  t.head_forward = blocks.of(BlockKind::norm, Pass::forward) + enter + t.head_product;
+  t.head_backward =
+      enter + blocks.of(BlockKind::head, back) + leave + blocks.of(BlockKind::norm, Pass::backward);
+  if (back == Pass::backward_input) t.head_weight = enter + blocks.of(BlockKind::head, Pass::backward_weight);
+}
+
+}  // namespace
+
 LayerTimes layer_times(const ParallelPlan& plan, const BlockTimes& blocks, const LinkTimes& links,
                        const StackSpec& stack) {
   const bool ring = plan.cp > 1 && stack.rules.cp_ring;
@@ -132,18 +150,11 @@ LayerTimes layer_times(const ParallelPlan& plan, const BlockTimes& blocks, const
   const double attention_half = enter + blocks.of(BlockKind::attention, back) + exchanged +
                                 qk_norms(Pass::backward) + blocks.of(BlockKind::qkv, back) + leave + norm;
   t.backward = t.backward_again = mlp_half + attention_half;
-  t.embedding_forward = blocks.of(BlockKind::embedding, Pass::forward) + leave;
-  t.embedding_backward = enter + blocks.of(BlockKind::embedding, Pass::backward);
-  t.residual = blocks.of(BlockKind::residual, Pass::forward);
-  t.head_product = blocks.of(BlockKind::head, Pass::forward) + links.loss_gather;
-  t.head_forward = blocks.of(BlockKind::norm, Pass::forward) + enter + t.head_product;
-  t.head_backward = enter + blocks.of(BlockKind::head, back) + leave + norm;
-  if (split) {
+  add_ends(blocks, links, enter, back, t);
+  if (split)
     t.weight = 2 * enter + blocks.of(BlockKind::mlp, Pass::backward_weight) +
                blocks.of(BlockKind::attention, Pass::backward_weight) +
                blocks.of(BlockKind::qkv, Pass::backward_weight);
-    t.head_weight = enter + blocks.of(BlockKind::head, Pass::backward_weight);
-  }
   t.send = links.send;
   t.copy_out = links.copy_out;
   t.copy_in = links.copy_in;
@@ -190,83 +201,119 @@ double waits_for_copies(int offloaded, double layer, double copy, int ring) {
   return offloaded <= ring ? 0 : std::max(0.0, (offloaded - ring) * copy - (offloaded - 2) * layer);
 }
 
+// Zeros in every list, as long as the plan has chunks and stages.
+void clear_times(const ParallelPlan& plan, const StackSpec& stack, PipelineTimes& p) {
+  p.pp = plan.pp;
+  p.vp = plan.vp;
+  p.schedule = plan.schedule;
+  p.beside = plan.schedule == PipelineSchedule::interleaved ? stack.rules.p2p_beside_compute_interleaved
+                                                            : stack.rules.p2p_beside_compute_1f1b;
+  const auto chunks = static_cast<std::size_t>(plan.pp * plan.vp);
+  for (auto* list : {&p.forward, &p.backward, &p.busy_forward, &p.busy, &p.weight, &p.layer_forward,
+                     &p.layer_backward, &p.slowed, &p.regather})
+    list->assign(chunks, 0.0);
+  for (auto* list : {&p.copies, &p.send}) list->assign(static_cast<std::size_t>(plan.pp), 0.0);
+  p.slows = stack.kernels.comm_slows_compute;
+  p.ring = plan.offload_horizon + 1;
+  p.offloaded.assign(plan.activation_offload > 0 ? chunks : 0, {});
+}
+
+// Layers of a chunk by what of their activations stays: none, so that they are recomputed; all; or all on the host.
+struct ChunkLayers {
+  int count = 0, again = 0, kept = 0, offloaded = 0;
+};
+ChunkLayers layers_by_kind(const ParallelPlan& plan, int count) {
+  const int again = plan.recompute.kind != RecomputeKind::full
+                        ? 0
+                        : (plan.recompute.layers < 0 ? count : std::min(count, plan.recompute.layers));
+  return {count, again, count - again, std::max(0, std::min(plan.activation_offload, count) - again)};
+}
+
+// What the chunk's layers take. `is_last`: the head follows them.
+void add_layers(const ChunkLayers& layers, const LayerTimes& t, std::size_t i, bool is_last, bool steady,
+                PipelineTimes& p) {
+  const auto [count, again, kept, offloaded] = layers;
+  const double head = is_last ? t.head_backward : 0.0;
+  p.forward[i] = count * t.forward;
+  p.backward[i] = kept * t.backward;
+  if (offloaded > 0) {
+    const double before = (kept - offloaded) * t.backward + head;
+    p.backward[i] = fetched_backward(before, offloaded, t.backward, t.copy_in, p.ring) - head;
+  }
+  if (!p.offloaded.empty())
+    p.offloaded[i] = {count,      again,      again + offloaded,
+                      t.forward,  t.backward, t.recompute + t.backward_again,
+                      t.copy_out, t.copy_in,  i == 0 ? t.embedding_forward : 0.0,
+                      head};
+  p.busy[i] = kept * (t.backward - t.backward_wait) +
+              again * (t.recompute - t.recompute_wait + t.backward_again - t.backward_wait);
+  p.backward[i] += again * (t.recompute + t.backward_again);
+  // With recomputed layers the gathers of kept ones follow one another only among themselves.
+  if (steady && again == 0 && kept > 1) p.slowed[i] = (kept - 1) * t.slowed;
+  p.backward[i] += p.slowed[i];
+  p.regather[i] = kept * t.regather;
+  p.weight[i] = count * t.weight;
+  p.layer_forward[i] = t.forward;
+  p.layer_backward[i] = again == 0 ? t.backward : std::min(t.backward, t.recompute + t.backward_again);
+}
+
+void add_embedding(const LayerTimes& t, PipelineTimes& p) {
+  p.forward[0] += t.embedding_forward;
+  p.backward[0] += t.embedding_backward;
+  p.busy[0] += t.embedding_backward;
+  p.embedding_backward = t.embedding_backward;
+}
+
+void add_head(const LayerTimes& t, std::size_t i, PipelineTimes& p) {
+  p.forward[i] += t.head_forward;
+  p.weight[i] += t.head_weight;
+  p.backward[i] += t.head_backward;
+  p.busy[i] += t.head_backward;
+  p.head_forward = t.head_forward;
+  p.head_product = t.head_product;
+  p.head_backward = t.head_backward;
+}
+
 }  // namespace
 
 void pipeline_times(const ParallelPlan& plan, const std::vector<LayerRange>& chunks, const StackSpec& stack,
                     int microbatches, const StageLayerTimes& by_stage, bool steady, PipelineTimes& p) {
-  p.pp = plan.pp;
-  p.vp = plan.vp;
+  clear_times(plan, stack, p);
   p.microbatches = microbatches;
-  p.schedule = plan.schedule;
-  p.beside = plan.schedule == PipelineSchedule::interleaved ? stack.rules.p2p_beside_compute_interleaved
-                                                            : stack.rules.p2p_beside_compute_1f1b;
   const int n = plan.pp * plan.vp;
-  for (auto* list : {&p.forward, &p.backward, &p.busy_forward, &p.busy, &p.weight, &p.layer_forward,
-                     &p.layer_backward, &p.slowed, &p.regather})
-    list->assign(static_cast<std::size_t>(n), 0.0);
-  for (auto* list : {&p.copies, &p.send}) list->assign(static_cast<std::size_t>(plan.pp), 0.0);
-  p.slows = stack.kernels.comm_slows_compute;
-  p.ring = plan.offload_horizon + 1;
-  p.offloaded.assign(plan.activation_offload > 0 ? static_cast<std::size_t>(n) : 0, {});
   for (int chunk = 0; chunk < n; ++chunk) {
     const auto i = static_cast<std::size_t>(chunk), stage = static_cast<std::size_t>(chunk % plan.pp);
     const LayerTimes& t = by_stage.of(chunk % plan.pp);
-    const int count = chunks[i].count;
-    const int again = plan.recompute.kind != RecomputeKind::full
-                          ? 0
-                          : (plan.recompute.layers < 0 ? count : std::min(count, plan.recompute.layers));
-    const int kept = count - again;
-    p.forward[i] = count * t.forward;
-    p.backward[i] = kept * t.backward;
-    const int offloaded = std::max(0, std::min(plan.activation_offload, count) - again);
-    if (offloaded > 0) {
-      const double before = (kept - offloaded) * t.backward + (chunk == n - 1 ? t.head_backward : 0.0);
-      p.backward[i] = fetched_backward(before, offloaded, t.backward, t.copy_in, plan.offload_horizon + 1) -
-                      (chunk == n - 1 ? t.head_backward : 0.0);
-      p.copies[stage] += microbatches * offloaded * std::max(t.copy_out, t.copy_in);
-    }
-    if (!p.offloaded.empty())
-      p.offloaded[i] = {count,
-                        again,
-                        again + offloaded,
-                        t.forward,
-                        t.backward,
-                        t.recompute + t.backward_again,
-                        t.copy_out,
-                        t.copy_in,
-                        chunk == 0 ? t.embedding_forward : 0.0,
-                        chunk == n - 1 ? t.head_backward : 0.0};
-    p.busy[i] = kept * (t.backward - t.backward_wait) +
-                again * (t.recompute - t.recompute_wait + t.backward_again - t.backward_wait);
-    p.backward[i] += again * (t.recompute + t.backward_again);
-    // With recomputed layers the gathers of kept ones follow one another only among themselves.
-    if (steady && again == 0 && kept > 1) p.slowed[i] = (kept - 1) * t.slowed;
-    p.backward[i] += p.slowed[i];
-    p.regather[i] = kept * t.regather;
-    p.weight[i] = count * t.weight;
-    p.layer_forward[i] = t.forward;
-    p.layer_backward[i] = again == 0 ? t.backward : std::min(t.backward, t.recompute + t.backward_again);
-    if (chunk == 0) {
-      p.forward[i] += t.embedding_forward;
-      p.backward[i] += t.embedding_backward;
-      p.busy[i] += t.embedding_backward;
-      p.embedding_backward = t.embedding_backward;
-    }
-    if (chunk == n - 1) {
-      p.forward[i] += t.head_forward;
-      p.weight[i] += t.head_weight;
-      p.backward[i] += t.head_backward;
-      p.busy[i] += t.head_backward;
-      p.head_forward = t.head_forward;
-      p.head_product = t.head_product;
-      p.head_backward = t.head_backward;
-    } else {
+    const ChunkLayers layers = layers_by_kind(plan, chunks[i].count);
+    add_layers(layers, t, i, chunk == n - 1, steady, p);
+    if (layers.offloaded > 0)
+      p.copies[stage] += microbatches * layers.offloaded * std::max(t.copy_out, t.copy_in);
+    if (chunk == 0) add_embedding(t, p);
+    if (chunk == n - 1)
+      add_head(t, i, p);
+    else
       p.forward[i] += t.residual;
-    }
-    p.busy_forward[i] = p.forward[i] - count * t.forward_wait;
-    p.forward[i] += waits_for_copies(offloaded, t.forward, t.copy_out, p.ring);
+    p.busy_forward[i] = p.forward[i] - layers.count * t.forward_wait;
+    p.forward[i] += waits_for_copies(layers.offloaded, t.forward, t.copy_out, p.ring);
     p.send[stage] = t.send;
   }
+}
+
+double closing_time(const Job& job, const PlanLinks& links) {
+  if (!job.stack.rules.clip_gradients) return 0;
+  return job.cost.price(CollectiveWork{CollectiveKind::all_reduce, Bytes(8), links.world, false}).duration.v;
+}
+
+double tied_exchange_time(const Job& job, const ParallelPlan& plan, const PlanLinks& links) {
+  if (!job.model.tied_embeddings || plan.pp == 1) return 0;
+  // Without a padding of buckets, and learned positions.
+  std::int64_t elements =
+      std::int64_t{job.model.hidden} * local_shape(job.model, plan.tp, job.stack.rules.vocab_multiple).vocab;
+  if (reduces_every_microbatch(plan, job.stack.rules)) elements /= plan.shards();
+  return job.cost
+      .price(CollectiveWork{CollectiveKind::all_reduce, Bytes(elements * size_bytes(job.training.gradient)),
+                            links.tied, false})
+      .duration.v;
 }
 
 }  // namespace sextant
