@@ -21,6 +21,7 @@ constexpr std::array<std::string_view, 6> kAlternativeNames = {
 // Families of layouts without unusual features that are looked at.
 constexpr int kPlainFamilies = 6;
 constexpr double kOthersShare = 0.01;
+constexpr double kFastestsShare = 0.6;  // of the time
 // These searches find what is good, and prove nothing: that is said of the fastest on paper alone. More rounds than this found
 // nothing better on the twenty questions of tests/tools/verbs/recommended_test.cpp; where what is usual is much slower than the
 // fastest on paper, or does not fit, more was found by more of them: 70B on 8 GPUs, 405B on 128.
@@ -98,6 +99,7 @@ class Pool {
     }
   }
 
+  bool ended_early() const { return ended_early_; }
   const std::vector<RankedPlan>& plans() const { return plans_; }
   const std::vector<Judged>& judgements() const { return judged_; }
   bool safe(std::size_t i) const { return fits(i) && (judged_[i].room_on_host || !needs_room_on_host_); }
@@ -161,6 +163,7 @@ class Pool {
   }
   // `refine`: off the search grid as well.
   void search_within(const PlanLimits& within, int top, std::optional<Seconds> at_most, bool refine) {
+    ended_early_ |= budget_.over();
     if (budget_.over()) return;
     const SearchSpace space = default_space(job_.model, job_.training, job_.cluster.device,
                                             fastest_.ranked.front().plan.world(), within);
@@ -172,6 +175,7 @@ class Pool {
     how.others_share = kOthersShare, how.thorough_bounds = 0;
     how.most_rounds = usual_is_near() ? kRounds : kMoreRounds;
     for (const RankedPlan& r : search(needs_room_on_host_ ? job_with_room_ : job_, space, how).ranked) add(r);
+    ended_early_ |= budget_.over();
   }
   void search_plain(Seconds at_most) {
     search_advised(usual_limits(job_, limits_, evidence_), at_most);
@@ -227,6 +231,7 @@ class Pool {
   const SearchReport& fastest_;
   ClusterSpec smaller_host_;
   const Job job_with_room_;
+  bool ended_early_ = false;
   bool needs_room_on_host_ = true;  // as long as some layout has it
   std::vector<RankedPlan> plans_;
   std::vector<Judged> judged_;
@@ -364,6 +369,11 @@ std::vector<PlanLimits> advised_limits(const StackSpec& stack, const PlanLimits&
   return {alone, lower};
 }
 
+SearchOptions for_fastest(SearchOptions how) {
+  how.budget_s *= kFastestsShare;
+  return how;
+}
+
 Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchReport& fastest,
                          const DecisionBasis& basis, const SearchOptions& options, bool search_more) {
   Pool pool(job, limits, basis, options, fastest);
@@ -391,6 +401,7 @@ Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchR
     out.alternatives = found.layouts();
     if (found.size() >= kFewAlternatives) break;
   }
+  out.ended_early = pool.ended_early();
   return out;
 }
 

@@ -41,6 +41,7 @@ struct Recommendation {
   std::optional<RankedPlan> fastest_safe;  // where another layout is
   std::optional<RankedPlan> fuller_host;   // faster, but it leaves too little of the host's memory
   bool on_paper = false;                   // it is the fastest on paper as well
+  bool ended_early = false;                // its searches were: time was spent, or somebody stopped them
   std::vector<OtherLayout> alternatives;
 };
 
@@ -64,6 +65,9 @@ PlanLimits usual_limits(const Job&, const PlanLimits&, const EvidenceTable&,
 // The same, as the framework advises: one space, or where it advises no ZeRO stage above some beside TP and CP two, one without
 // these and one with lower stages.
 std::vector<PlanLimits> advised_limits(const StackSpec&, const PlanLimits& usual);
+
+// Of an answer's time, what the search for the fastest on paper may take; the rest is for what is recommended instead.
+SearchOptions for_fastest(SearchOptions);
 
 // `fastest`: of the search for so many of the fastest layouts; must have found some. `search_more`: false takes these alone. Of more
 // than kJudged the first are taken, so that an answer does not depend on how many are shown.

@@ -28,9 +28,10 @@ ScalePoint at_size(const Job& job, int gpus, const PlanLimits& limits, const Sea
                    const DecisionBasis* basis = nullptr) {
   return on_size(job, gpus, [&](const Job& sized) {
     const SearchBudget budget(options);
-    ScalePoint out{
-        gpus,
-        search(sized, default_space(job.model, job.training, job.cluster.device, gpus, limits), options), 0};
+    ScalePoint out{gpus,
+                   search(sized, default_space(job.model, job.training, job.cluster.device, gpus, limits),
+                          basis ? for_fastest(options) : options),
+                   0};
     if (basis && !out.report.ranked.empty())
       out.recommended = recommend(sized, limits, out.report, *basis, budget.next(), !budget.over()).plan;
     return out;

@@ -50,8 +50,9 @@ ExpertAnswer answer(const RunRow& row, const FrameworkMap& map, const std::files
     options.budget_s = seconds;
     options.move_layers = false;
     const PlanLimits limits;
-    const SearchReport report = search(
-        job, default_space(run.model, run.training, run.cluster.device, run.cluster.gpus(), limits), options);
+    const SearchReport report =
+        search(job, default_space(run.model, run.training, run.cluster.device, run.cluster.gpus(), limits),
+               for_fastest(options));
     if (report.ranked.empty())
       out.note = "nothing is predicted to fit";
     else

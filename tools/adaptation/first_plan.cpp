@@ -10,10 +10,10 @@ PlanFile first_plan(Session& session, QuestionOptions options) {
   const Planning planning(read_question(session, options), session.presets());
   const Question& q = planning.question();
   const Job job = planning.job();
-  Searching searching(session.terminal, 0);
+  Searching searching(session.terminal, PlanOptions().patience_s);
   const SearchReport report =
       search_possible(job, default_space(q.model, q.training, q.cluster.device, q.cluster.gpus(), q.limits),
-                      searching.options(kJudged));
+                      for_fastest(searching.options(kJudged)));
   if (report.ranked.empty())
     throw ConfigError(Problem{"--model", "", q.model.name, "a model that this cluster can train",
                               "'sextant plan' with the same options says what would fit"});

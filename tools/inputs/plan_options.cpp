@@ -237,7 +237,7 @@ void add_plan_options(CLI::App& app, PlanOptions& o) {
              {.flag = "--budget-s",
               .metavar = "SECONDS",
               .text = "stop after this time with the best so far; 0 = until proved, the fastest alone after "
-                      "a minute",
+                      "half a minute",
               .unit = "seconds",
               .min = 0,
               .max = 1e6},

@@ -32,9 +32,10 @@ struct PlanOptions {
   int top = 5, shortlist = 0;
   double budget_s = 0, price_usd = 0, max_oom_chance = 0;
   bool pareto = false;
-  bool details = false;    // the ranking, the proof and the reasons, where a screen is the answer
-  bool daring = false;     // the fastest on paper is recommended, whatever its risk
-  double patience_s = 60;  // the search for the fastest ends then, unless budget_s states another time
+  bool details = false;  // the ranking, the proof and the reasons, where a screen is the answer
+  bool daring = false;   // the fastest on paper is recommended, whatever its risk
+  // What is searched for the fastest ends then, unless budget_s states another time.
+  double patience_s = 30;
 };
 
 void add_plan_options(CLI::App&, PlanOptions&);

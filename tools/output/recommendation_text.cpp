@@ -122,13 +122,11 @@ std::string what_speaks_against(const RankedPlan& r) {
   return fmt::format("{}", fmt::join(reasons, " and "));
 }
 
-}  // namespace
-
-std::string why_text(const Recommendation& r, const DecisionRule& rule) {
+std::string reason_text(const Recommendation& r, const DecisionRule& rule) {
   const Prediction& p = r.plan.prediction;
   if (!r.safe)
-    return fmt::format("no layout has an OOM risk below {:g} %; this one has the least of those found.",
-                       100 * rule.most_oom_chance);
+    return fmt::format("no layout {} an OOM risk below {:g} %; this one has the least of those found.",
+                       r.ended_early ? "was found with" : "has", 100 * rule.most_oom_chance);
   if (!r.features.empty()) {
     const std::string features = fmt::format("{}", fmt::join(r.features, ", "));
     if (r.plain)
@@ -152,6 +150,13 @@ std::string why_text(const Recommendation& r, const DecisionRule& rule) {
       if (const std::string against = what_speaks_against(a.plan); !against.empty())
         return fmt::format("{}, which {}.", price, against);
   return price + ".";
+}
+
+}  // namespace
+
+std::string why_text(const Recommendation& r, const DecisionRule& rule) {
+  const std::string why = reason_text(r, rule);
+  return r.ended_early ? why + " The search ended early: --budget-s SECONDS gives it more time." : why;
 }
 
 std::string alternatives_table(const Terminal& terminal, const Recommendation& r) {
@@ -217,6 +222,7 @@ nlohmann::ordered_json recommendation_json(const Recommendation& r) {
   j["layout"] = layout_words(r.plan.plan) + ", " + memory_words(r.plan.plan);
   j["unusual_features"] = r.features;
   j["fastest_on_paper"] = r.on_paper;
+  j["ended_early"] = r.ended_early;
   j["gained_by_features_share"] = nullptr;
   if (r.plain) j["gained_by_features_share"] = r.plain->prediction.step / r.plan.prediction.step - 1;
   j["without_features"] = nullptr;

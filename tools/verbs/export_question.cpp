@@ -21,7 +21,7 @@ PlannedExport plan_to_export(Session& session, const QuestionOptions& asked) {
   const Asking a{session, options, planning, space, searching};
   SearchOptions how = searching.options(kJudged);
   how.budget_s = options.patience_s;
-  const SearchReport report = search_possible(planning.job(), space, how);
+  const SearchReport report = search_possible(planning.job(), space, for_fastest(how));
   if (report.ranked.empty()) return {std::nullopt, nothing(a, report)};
   const RankedPlan best = recommendation(a, report).plan;
   searching.finish();

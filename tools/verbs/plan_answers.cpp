@@ -163,7 +163,7 @@ void print_search(const Asking& a, const SearchReport& report, std::string_view 
         "Not proved best: {}. No layout of the space, on the search grid, is faster{} than {:.3f} s.{}",
         report.stopped, when, report.best_bound.v,
         report.stopped == kTimeSpent && a.options.budget_s == 0
-            ? " --budget-s SECONDS gives the search another time than a minute."
+            ? " --budget-s SECONDS gives the search another time than half a minute."
             : ""));
   if (report.exact && report.others_share > 0 && report.ranked.size() > 1)
     a.say(fmt::format(
@@ -343,6 +343,7 @@ ExitCode answer_fastest(const Asking& a) {
                               : std::max({a.options.top, 6 * a.options.shortlist, kJudged});
   SearchOptions how = a.searching.options(wanted);
   if (a.options.budget_s == 0) how.budget_s = a.options.patience_s;
+  if (!profiled && !a.options.daring) how = for_fastest(std::move(how));
   SearchReport report = search_possible(a.planning.job(), a.space, how);
   if (report.ranked.empty()) return nothing(a, report);
   std::optional<RankedAnew> anew;

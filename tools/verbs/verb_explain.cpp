@@ -152,7 +152,9 @@ SteadyPlans found_for(const Planning& planning, const ExplainOptions& options, R
   if (by != RankBy::undisturbed && !options.daring)  // the first one is recommended, as by `plan`
     searching.limit_memory(most_needed(q.cluster.device, q.stack, basis.rule.most_oom_chance));
   const int top = q.profile ? std::max(kRankedAnew, 2 * options.top) : std::max(options.top, kJudged);
-  return look_for_best(planning.job(), space, by, searching.options(top));
+  const bool recommends = by == RankBy::undisturbed && !options.daring && !q.profile;
+  const SearchOptions how = searching.options(top);
+  return look_for_best(planning.job(), space, by, recommends ? for_fastest(how) : how);
 }
 
 void write_chosen(const Session& session, const Planning& planning, const std::string& output,

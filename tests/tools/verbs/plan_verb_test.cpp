@@ -58,10 +58,10 @@ TEST(Plan, NoKindOfItsTableIsMuchFasterAlone) {
   EXPECT_LT(open, 1.005 * step());
 }
 
-// The search for the fastest ends after a minute, unless another time is asked for.
+// The search for the fastest ends after half a minute, unless another time is asked for.
 TEST(Plan, LosesPatience) {
   PlanOptions options;
-  EXPECT_EQ(options.patience_s, 60);
+  EXPECT_EQ(options.patience_s, 30);
   options.details = true;
   options.question.model = "llama-2-7b";
   options.question.cluster = "2x8xa100-80gb";
@@ -81,10 +81,15 @@ TEST(Plan, LosesPatience) {
   options.patience_s = 1e-9;
   const std::string hurried = answer();
   EXPECT_NE(hurried.find("Not proved best: the time for the search is spent."), std::string::npos) << hurried;
-  EXPECT_NE(hurried.find("--budget-s SECONDS gives the search another time than a minute."),
+  EXPECT_NE(hurried.find("--budget-s SECONDS gives the search another time than half a minute."),
             std::string::npos);
+  options.details = false;
+  const std::string early = "The search ended early: --budget-s SECONDS gives it more time.";
+  EXPECT_NE(answer().find(early), std::string::npos);
   options.budget_s = 60;
-  EXPECT_NE(answer().find("proved in"), std::string::npos);
+  const std::string unhurried = answer();
+  EXPECT_NE(unhurried.find(", proved"), std::string::npos) << unhurried;
+  EXPECT_EQ(unhurried.find(early), std::string::npos);
 }
 
 TEST(Plan, JsonAgreesWithItself) {
