@@ -130,7 +130,7 @@ void AdaptiveRun::make_places(const std::vector<GpuPlace>& started) {
     if (!is_started(gpu) && !joined_at_) lost_.insert(gpu);
     places_.push_back(gpu);
   }
-  std::ranges::stable_partition(places_, is_started);
+  std::stable_partition(places_.begin(), places_.end(), is_started);
 }
 
 // Reads what is to happen to the machine. Throws ConfigError where these ranks cannot play it.
