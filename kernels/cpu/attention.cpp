@@ -94,69 +94,22 @@ class AttentionCore {
   void backward(const AttentionBackwardArgs& g) {
     const int group = shape_.heads / shape_.kv_heads;
     const std::int64_t seq_q = shape_.seq_q();
+    BackwardTiles tiles(padded_);
     // Workspace: dq [group][seq_q][padded], row sums [group][seq_q].
-    A* dq = g.workspace.row<A>();
-    A* row_sum = dq + group * seq_q * padded_;
-    Tile<A> q(kTile, padded_), dout(kTile, padded_), k(kTile, padded_), kt(padded_, kTile),
-        vt(padded_, kTile);
-    Tile<A> p(kTile, kTile), ds(kTile, kTile), dk(kTile, padded_), dv(kTile, padded_);
+    tiles.dq = g.workspace.row<A>();
+    tiles.row_sum = tiles.dq + group * seq_q * padded_;
     for (std::int64_t b = 0; b < shape_.batch; ++b) {
       const KeyRows key{shape_.batch, shape_.seq_k() / shape_.segments, b};
       for (int kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
-        std::fill_n(dq, group * seq_q * padded_, A{0});
+        std::fill_n(tiles.dq, group * seq_q * padded_, A{0});
         for (int member = 0; member < group; ++member)
-          row_sums(g, b, kv_head * group + member, row_sum + member * seq_q);
-        for (std::int64_t k0 = 0; k0 < shape_.seq_k(); k0 += kTile) {
-          const std::int64_t nk = std::min(kTile, shape_.seq_k() - k0);
-          load_rows(g.k, key, kv_head, k0, nk, k);
-          load_transposed(g.k, key, kv_head, k0, nk, kt);
-          load_transposed(g.v, key, kv_head, k0, nk, vt);
-          std::fill(dk.memory.begin(), dk.memory.end(), A{0});
-          std::fill(dv.memory.begin(), dv.memory.end(), A{0});
-          for (int member = 0; member < group; ++member) {
-            const int head = kv_head * group + member;
-            for (std::int64_t q0 = 0; q0 < seq_q; q0 += kTile) {
-              const std::int64_t nq = std::min(kTile, seq_q - q0);
-              const Visible visible = tile_visibility(b, q0, nq, k0, nk);
-              if (visible == Visible::none) continue;
-              load_queries(g.q, b, head, q0, nq, q, scale_);
-              load_queries(g.dout, b, head, q0, nq, dout, A{1});
-              tile_product<A>(nq, kTile, head_dim_, q.plain(), kt.data(), kTile, p.data(), kTile, false);
-              tile_product<A>(nq, kTile, head_dim_, dout.plain(), vt.data(), kTile, ds.data(), kTile, false);
-              add_distances_by_query(p, head, q0, nq, k0, nk);
-              mask(p, b, q0, nq, k0, nk, visible);
-              for (std::int64_t i = 0; i < nq; ++i) {
-                const A saved = g.lse.row<A>(b * seq_q + q0 + i)[head];
-                // A query that sees no key has -inf there; any finite number makes its row of P zero.
-                const A lse = saved == -std::numeric_limits<A>::infinity() ? A{0} : saved;
-                const A correction = row_sum[member * seq_q + q0 + i];
-                A* prow = p.row(i);
-                A* srow = ds.row(i);
-                for (std::int64_t j = 0; j < kTile; ++j) {
-                  prow[j] = exponential(prow[j] - lse);
-                  srow[j] = prow[j] * (srow[j] - correction);
-                }
-              }
-              tile_product<A>(nk, padded_, nq, p.transposed(), dout.data(), padded_, dv.data(), padded_,
-                              true);
-              // q carries the scale already, so dk needs none.
-              tile_product<A>(nk, padded_, nq, ds.transposed(), q.data(), padded_, dk.data(), padded_, true);
-              tile_product<A>(nq, padded_, nk, ds.plain(), k.data(), padded_,
-                              dq + (member * seq_q + q0) * padded_, padded_, true);
-            }
-          }
-          for (std::int64_t j = 0; j < nk; ++j) {
-            const std::int64_t row = key(k0 + j);
-            T* dk_row = g.dk.row<T>(row) + kv_head * head_dim_;
-            T* dv_row = g.dv.row<T>(row) + kv_head * head_dim_;
-            for (int c = 0; c < head_dim_; ++c) dk_row[c] = store<T>(dk.row(j)[c]);
-            for (int c = 0; c < head_dim_; ++c) dv_row[c] = store<T>(dv.row(j)[c]);
-          }
-        }
+          row_sums(g, b, kv_head * group + member, tiles.row_sum + member * seq_q);
+        for (std::int64_t k0 = 0; k0 < shape_.seq_k(); k0 += kTile)
+          backward_of_keys(g, key, kv_head, k0, tiles);
         for (int member = 0; member < group; ++member)
           for (std::int64_t i = 0; i < seq_q; ++i) {
             T* out = g.dq.row<T>(b * seq_q + i) + (kv_head * group + member) * head_dim_;
-            const A* sum = dq + (member * seq_q + i) * padded_;
+            const A* sum = tiles.dq + (member * seq_q + i) * padded_;
             for (int c = 0; c < head_dim_; ++c) out[c] = store<T>(sum[c] * scale_);
           }
       }
@@ -165,6 +118,78 @@ class AttentionCore {
 
  private:
   static constexpr A kHidden = -std::numeric_limits<A>::infinity();
+
+  struct BackwardTiles {
+    explicit BackwardTiles(std::int64_t padded)
+        : q(kTile, padded),
+          dout(kTile, padded),
+          k(kTile, padded),
+          kt(padded, kTile),
+          vt(padded, kTile),
+          p(kTile, kTile),
+          ds(kTile, kTile),
+          dk(kTile, padded),
+          dv(kTile, padded) {}
+    Tile<A> q, dout, k, kt, vt, p, ds, dk, dv;
+    A* dq = nullptr;       // of all queries of a key head
+    A* row_sum = nullptr;  // of dout * out
+  };
+
+  // dK and dV of a tile of keys, over all query heads that share their head; adds to dQ.
+  void backward_of_keys(const AttentionBackwardArgs& g, const KeyRows& key, int kv_head, std::int64_t k0,
+                        BackwardTiles& t) {
+    const int group = shape_.heads / shape_.kv_heads;
+    const std::int64_t nk = std::min(kTile, shape_.seq_k() - k0);
+    load_rows(g.k, key, kv_head, k0, nk, t.k);
+    load_transposed(g.k, key, kv_head, k0, nk, t.kt);
+    load_transposed(g.v, key, kv_head, k0, nk, t.vt);
+    std::fill(t.dk.memory.begin(), t.dk.memory.end(), A{0});
+    std::fill(t.dv.memory.begin(), t.dv.memory.end(), A{0});
+    for (int member = 0; member < group; ++member)
+      for (std::int64_t q0 = 0; q0 < shape_.seq_q(); q0 += kTile)
+        backward_of_tile(g, key.sequence, {kv_head * group + member, member * shape_.seq_q()}, q0, k0, nk, t);
+    for (std::int64_t j = 0; j < nk; ++j) {
+      const std::int64_t row = key(k0 + j);
+      T* dk_row = g.dk.row<T>(row) + kv_head * head_dim_;
+      T* dv_row = g.dv.row<T>(row) + kv_head * head_dim_;
+      for (int c = 0; c < head_dim_; ++c) dk_row[c] = store<T>(t.dk.row(j)[c]);
+      for (int c = 0; c < head_dim_; ++c) dv_row[c] = store<T>(t.dv.row(j)[c]);
+    }
+  }
+
+  struct QueryHead {
+    int head;
+    std::int64_t first;  // row of its first query in dq and row_sum
+  };
+  void backward_of_tile(const AttentionBackwardArgs& g, std::int64_t b, const QueryHead& of, std::int64_t q0,
+                        std::int64_t k0, std::int64_t nk, BackwardTiles& t) {
+    const std::int64_t seq_q = shape_.seq_q(), nq = std::min(kTile, seq_q - q0);
+    const Visible visible = tile_visibility(b, q0, nq, k0, nk);
+    if (visible == Visible::none) return;
+    load_queries(g.q, b, of.head, q0, nq, t.q, scale_);
+    load_queries(g.dout, b, of.head, q0, nq, t.dout, A{1});
+    tile_product<A>(nq, kTile, head_dim_, t.q.plain(), t.kt.data(), kTile, t.p.data(), kTile, false);
+    tile_product<A>(nq, kTile, head_dim_, t.dout.plain(), t.vt.data(), kTile, t.ds.data(), kTile, false);
+    add_distances_by_query(t.p, of.head, q0, nq, k0, nk);
+    mask(t.p, b, q0, nq, k0, nk, visible);
+    for (std::int64_t i = 0; i < nq; ++i) {
+      const A saved = g.lse.row<A>(b * seq_q + q0 + i)[of.head];
+      // A query that sees no key has -inf there; any finite number makes its row of P zero.
+      const A lse = saved == -std::numeric_limits<A>::infinity() ? A{0} : saved;
+      const A correction = t.row_sum[of.first + q0 + i];
+      A* prow = t.p.row(i);
+      A* srow = t.ds.row(i);
+      for (std::int64_t j = 0; j < kTile; ++j) {
+        prow[j] = exponential(prow[j] - lse);
+        srow[j] = prow[j] * (srow[j] - correction);
+      }
+    }
+    tile_product<A>(nk, padded_, nq, t.p.transposed(), t.dout.data(), padded_, t.dv.data(), padded_, true);
+    // q carries the scale already, so dk needs none.
+    tile_product<A>(nk, padded_, nq, t.ds.transposed(), t.q.data(), padded_, t.dk.data(), padded_, true);
+    tile_product<A>(nq, padded_, nk, t.ds.plain(), t.k.data(), padded_, t.dq + (of.first + q0) * padded_,
+                    padded_, true);
+  }
 
   // Running maximum and sum of every query of a tile (Milakov & Gimelshein 2018).
   struct OnlineSoftmax {

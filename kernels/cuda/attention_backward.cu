@@ -24,6 +24,7 @@ struct Saved {
 };
 
 // dQ = scale * dS K with dS = P * (dO V^T - rowsum(dO O)). One block: the queries of one tile of one head.
+// Longer than others: one kernel; its parts share registers and tiles.
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads)
     attention_dq_kernel(Extents e, Rows<T> q, Rows<T> k, Rows<T> v, Saved<T> saved, Rows<T> dq,
@@ -111,6 +112,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // dV = P^T dO, dK = scale * dS^T Q. One block: the keys of one tile of one key head, over all query heads that
 // share it. Warps hold keys, lanes are queries.
+// Longer than others: one kernel; its parts share registers and tiles.
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads)
     attention_dkv_kernel(Extents e, Rows<T> q, Rows<T> k, Rows<T> v, Saved<T> saved, Rows<T> dk, Rows<T> dv,

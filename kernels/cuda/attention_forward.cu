@@ -8,6 +8,7 @@ namespace sextant::cuda {
 namespace {
 
 // One block: the queries of one tile of one head.
+// Longer than others: one kernel; its parts share registers and tiles.
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads)
     attention_forward_kernel(Extents e, Rows<T> q, Rows<T> k, Rows<T> v, Rows<T> out,

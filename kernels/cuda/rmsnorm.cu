@@ -181,6 +181,7 @@ __global__ void __launch_bounds__(kGradientThreads)
 
 // The same for rows that lie in the registers of a block, K packs a thread; sums of the weight's gradient, too. The next row
 // is on its way while this one is reduced: with a few blocks, of which each waits for its row three times, memory idles.
+// Longer than others: one kernel; its parts share the rows in registers.
 template <class T, int K, int kThreads>
 __global__ void __launch_bounds__(kThreads, K == 1 ? 1024 / kThreads : 1)
     rmsnorm_backward_held_kernel(Rows<T> x, const Accumulator<T>* inverse_rms, const T* weight, Rows<T> dy,

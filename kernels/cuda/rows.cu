@@ -119,6 +119,7 @@ constexpr int kChunks = 4;  // packs of a row that a thread adds
 // A block per token and range of columns. The block of the first token with an id adds up all tokens of that id, in their
 // order, so that repeated tokens always add up the same way, and adds that sum to the row once, as on the CPU. W columns are
 // read together: those of a pack, where rows are whole packs, or one.
+// Longer than others: one kernel; its parts share what the block found of the tokens.
 template <class T, int W>
 __global__ void __launch_bounds__(kEmbeddingThreads, 4)
     embedding_backward_kernel(const std::int32_t* ids, int n, const int* ends, Rows<T> dout,

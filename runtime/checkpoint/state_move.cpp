@@ -158,6 +158,72 @@ class OpenState {
   std::map<std::string, std::vector<Extent>> open_;
 };
 
+// Places of tensors in the list that all ranks have.
+class TensorIndex {
+ public:
+  explicit TensorIndex(const ModelSpec& model) {
+    for (const ModelSlice& tensor : model_tensors(model)) {
+      places_.emplace(tensor.name, static_cast<std::int64_t>(names_.size()));
+      names_.push_back(tensor.name);
+    }
+  }
+  std::int64_t of(const std::string& tensor) const { return places_.at(tensor); }
+  const std::string& name(std::int64_t place) const { return names_[static_cast<std::size_t>(place)]; }
+  MovedPlace moved(const std::string& tensor, const Extent& e) const {
+    return {of(tensor), e.row, e.col, e.rows, e.cols};
+  }
+
+ private:
+  std::map<std::string, std::int64_t> places_;
+  std::vector<std::string> names_;
+};
+
+std::vector<MovedPlace> held_places(std::span<const HeldState* const> held, const TensorIndex& index) {
+  std::vector<MovedPlace> has;
+  for (const HeldState* part : held)
+    for (const HeldState::Piece& piece : part->pieces())
+      has.push_back(index.moved(piece.tensor, piece.extent));
+  return has;
+}
+
+std::vector<MovedPlace> wanted_places(const RankState& to, const TensorIndex& index) {
+  std::vector<MovedPlace> wants;
+  for (std::size_t b = 0; b < to.layout().buckets.size(); ++b)
+    to.for_each_piece(b, [&](std::size_t p, ElementRange range) {
+      const std::int64_t first = to.begin_in_slice(b, p, range);
+      for (const SliceExtent& e : extents_of(to.slice_of(p), {first, first + range.end - range.begin}))
+        wants.push_back(index.moved(to.slice_of(p).name, e.extent));
+    });
+  return wants;
+}
+
+// What this rank holds itself, and what has arrived.
+Values values_of(const HeldPieces& pieces, const std::vector<Arrived>& arrived, std::int64_t element) {
+  Values values;
+  for (const auto& [tensor, of_tensor] : pieces)
+    for (const HeldState::Piece* piece : of_tensor)
+      values.add(tensor, piece->extent,
+                 {piece->data[0].data(), piece->data[1].data(), piece->data[2].data()});
+  for (const Arrived& message : arrived) {
+    const std::byte* at = message.values.get();
+    for (const Transfer* t : message.parts) {
+      const std::int64_t field = t->extent.elements() * element;
+      values.add(t->tensor, t->extent, {at, at + field, at + 2 * field});
+      at += 3 * field;
+    }
+  }
+  return values;
+}
+
+// Bytes that cross between ranks, and the most that one takes.
+void count_bytes(std::span<const Transfer> transfers, int ranks, std::int64_t element, StateMove& move) {
+  std::vector<std::int64_t> received(static_cast<std::size_t>(ranks));
+  for (const Transfer& t : transfers)
+    if (t.from != t.to) received[static_cast<std::size_t>(t.to)] += t.bytes(element);
+  move.bytes = std::accumulate(received.begin(), received.end(), std::int64_t{0});
+  move.most_bytes = std::ranges::max(received);
+}
+
 std::int64_t clock_field(Communicator& world, std::int64_t mine) {
   auto value = static_cast<double>(mine);
   world.all_reduce(&value, &value, 1, Dtype::fp64, Reduction::max, {});
@@ -207,20 +273,10 @@ std::optional<std::string> missing_state(const CarriedState& carried, const Mode
 
 std::optional<std::string> missing_state(std::span<const HeldState* const> held, Communicator& world,
                                          const ModelSpec& model) {
-  std::map<std::string, std::int64_t> index;
-  std::vector<std::string> names;
-  for (const ModelSlice& tensor : model_tensors(model)) {
-    index.emplace(tensor.name, static_cast<std::int64_t>(names.size()));
-    names.push_back(tensor.name);
-  }
-  std::vector<MovedPlace> has;
-  for (const HeldState* part : held)
-    for (const auto& [tensor, e, data] : part->pieces())
-      has.push_back({index.at(tensor), e.row, e.col, e.rows, e.cols});
+  const TensorIndex index(model);
   OpenState open(model);
-  for (const auto& rank : gather_places(world, has))
-    for (const MovedPlace& place : rank)
-      open.cover(names[static_cast<std::size_t>(place.tensor)], place.extent());
+  for (const auto& rank : gather_places(world, held_places(held, index)))
+    for (const MovedPlace& place : rank) open.cover(index.name(place.tensor), place.extent());
   return open.text();
 }
 
@@ -235,67 +291,33 @@ std::vector<const HeldState*> held_by(const CarriedState& carried, int rank, int
 StateMove take_state(std::span<const HeldState* const> held, Communicator& world, const RankState& to,
                      Device& device) {
   const auto element = static_cast<std::int64_t>(size_bytes(to.accumulator()));
-  std::map<std::string, std::int64_t> index;
-  std::vector<std::string> names;
-  for (const ModelSlice& tensor : model_tensors(to.model())) {
-    index.emplace(tensor.name, static_cast<std::int64_t>(names.size()));
-    names.push_back(tensor.name);
-  }
-  const auto place = [&](const std::string& tensor, const Extent& e) {
-    return MovedPlace{index.at(tensor), e.row, e.col, e.rows, e.cols};
-  };
-  std::vector<MovedPlace> has, wants;
-  for (const HeldState* part : held)
-    for (const HeldState::Piece& piece : part->pieces()) has.push_back(place(piece.tensor, piece.extent));
-  for (std::size_t b = 0; b < to.layout().buckets.size(); ++b)
-    to.for_each_piece(b, [&](std::size_t p, ElementRange range) {
-      const std::int64_t first = to.begin_in_slice(b, p, range);
-      for (const SliceExtent& e : extents_of(to.slice_of(p), {first, first + range.end - range.begin}))
-        wants.push_back(place(to.slice_of(p).name, e.extent));
-    });
-
+  const TensorIndex index(to.model());
+  const std::vector<MovedPlace> has = held_places(held, index), wants = wanted_places(to, index);
   StateMove move;
   const TrainerClock none{};
   const TrainerClock& own = held.empty() ? none : held.front()->clock();
   move.clock = {clock_field(world, own.step), clock_field(world, own.updates),
                 clock_field(world, own.skipped), clock_field(world, own.skipped_in_a_row)};
   std::vector<MovedPlace> missing;
-  const auto transfers = plan_transfers(gather_places(world, has), gather_places(world, wants), missing);
+  const auto all_have = gather_places(world, has), all_want = gather_places(world, wants);
+  const auto transfers = plan_transfers(all_have, all_want, missing);
   if (!missing.empty())
-    throw ConfigError(Problem{"", "the state in memory",
-                              fmt::format("{} pieces that no rank has, first {}{}", missing.size(),
-                                          names[static_cast<std::size_t>(missing.front().tensor)],
-                                          sextant::to_string(missing.front().extent())),
-                              "every piece with some rank", "resume from the newest checkpoint: --resume"});
-
-  std::vector<std::int64_t> received(static_cast<std::size_t>(world.size()));
-  for (const Transfer& t : transfers)
-    if (t.from != t.to) received[static_cast<std::size_t>(t.to)] += t.bytes(element);
-  move.bytes = std::accumulate(received.begin(), received.end(), std::int64_t{0});
-  move.most_bytes = std::ranges::max(received);
+    throw ConfigError(
+        Problem{"", "the state in memory",
+                fmt::format("{} pieces that no rank has, first {}{}", missing.size(),
+                            index.name(missing.front().tensor), sextant::to_string(missing.front().extent())),
+                "every piece with some rank", "resume from the newest checkpoint: --resume"});
+  count_bytes(transfers, world.size(), element, move);
 
   HeldPieces pieces;
   for (const HeldState* part : held)
-    for (const HeldState::Piece& piece : part->pieces()) pieces[index.at(piece.tensor)].push_back(&piece);
+    for (const HeldState::Piece& piece : part->pieces()) pieces[index.of(piece.tensor)].push_back(&piece);
   const std::vector<Arrived> arrived = exchange(transfers, pieces, element, world);
-
-  Values values;
-  for (const auto& [tensor, of_tensor] : pieces)
-    for (const HeldState::Piece* piece : of_tensor)
-      values.add(tensor, piece->extent,
-                 {piece->data[0].data(), piece->data[1].data(), piece->data[2].data()});
-  for (const Arrived& message : arrived) {
-    const std::byte* at = message.values.get();
-    for (const Transfer* t : message.parts) {
-      const std::int64_t field = t->extent.elements() * element;
-      values.add(t->tensor, t->extent, {at, at + field, at + 2 * field});
-      at += 3 * field;
-    }
-  }
+  const Values values = values_of(pieces, arrived, element);
   fill(to, device,
        [&](StateField field, const ModelSlice& slice, ElementRange range, std::span<std::byte> bytes) {
          for (const SliceExtent& e : extents_of(slice, range))
-           values.read(index.at(slice.name), field, e.extent,
+           values.read(index.of(slice.name), field, e.extent,
                        bytes.data() + (e.begin - range.begin) * element, element);
        });
   return move;

@@ -234,22 +234,21 @@ json sources_json(const std::vector<TextInput>& inputs, const Journal& journal) 
           {"documents_left_out", journal.left_out}};
 }
 
-PrepareResult prepare_in(WorkFolder& work, const fs::path& out, const std::vector<TextInput>& inputs,
-                         const Tokenizer& tokenizer, const PrepareOptions& o) {
-  PrepareResult result;
-  Journal from;
-  from.settings = settings_digest(inputs, tokenizer, o);
-  if (fs::exists(work.path() / kJournalFile)) {
-    const auto before =
-        of_an_earlier_call(work.path(), [&] { return read_journal(work.path() / kJournalFile); });
-    if (before.settings != from.settings)
-      throw ConfigError(
-          Problem{"--out", "", work.path().string(), "what the same command with the same files has begun",
-                  "files, tokenizer or options have changed since: remove that folder to begin again"});
-    from = before;
-    result.resumed = true;
-    of_an_earlier_call(work.path(), [&] { verify_closed(work.path(), from, tokenizer.info().vocab_size); });
-  }
+// Where an earlier call with the same settings has stopped; nothing where there was none.
+std::optional<Journal> journal_before(const WorkFolder& work, const std::string& settings, int vocab_size) {
+  const fs::path file = work.path() / kJournalFile;
+  if (!fs::exists(file)) return std::nullopt;
+  auto before = of_an_earlier_call(work.path(), [&] { return read_journal(file); });
+  if (before.settings != settings)
+    throw ConfigError(
+        Problem{"--out", "", work.path().string(), "what the same command with the same files has begun",
+                "files, tokenizer or options have changed since: remove that folder to begin again"});
+  of_an_earlier_call(work.path(), [&] { verify_closed(work.path(), before, vocab_size); });
+  return before;
+}
+
+// Nothing else that an earlier call has left is of use.
+void keep_shards(WorkFolder& work, const Journal& from) {
   std::vector<std::string> known;
   for (const SplitProgress* p : {&from.train, &from.validation}) {
     for (const DataShard& s : p->closed) known.push_back(s.name);
@@ -257,6 +256,59 @@ PrepareResult prepare_in(WorkFolder& work, const fs::path& out, const std::vecto
       known.push_back(shard_name(kDataSplitNames[p == &from.train ? 0 : 1], p->closed.size()));
   }
   work.remove_all_but(known);
+}
+
+// All of the reader's text, encoded in parallel and written in its order, or as much as there is before the stop.
+// Blocks leave in the order in which they came, so one place of the ring is free for the next. It owns them: the pipeline
+// frees nothing of what is under way when an exception ends it.
+template <class Written>
+void encode_all(TextReader& reader, const BlockEncoder& encoder, const std::atomic<bool>* stop,
+                const Written& written) {
+  std::vector<InFlight> ring(kInFlight);
+  std::size_t begun = 0;
+  const auto read = [&](tbb::flow_control& flow) -> InFlight* {
+    InFlight& at = ring[begun % kInFlight];
+    at.text = stop && stop->load() ? std::nullopt : reader.next();
+    if (at.text) {
+      ++begun;
+      return &at;
+    }
+    flow.stop();
+    return nullptr;
+  };
+  const auto encode = [&](InFlight* at) {
+    at->encoded = encoder.encode(*at->text);
+    at->text.reset();
+    return at;
+  };
+  const auto write = [&](InFlight* at) { written(std::exchange(at->encoded, {})); };
+  tbb::parallel_pipeline(kInFlight,
+                         tbb::make_filter<void, InFlight*>(tbb::filter_mode::serial_in_order, read) &
+                             tbb::make_filter<InFlight*, InFlight*>(tbb::filter_mode::parallel, encode) &
+                             tbb::make_filter<InFlight*, void>(tbb::filter_mode::serial_in_order, write));
+}
+
+// No token is left to train on.
+[[noreturn]] void refuse_empty(const std::vector<TextInput>& inputs, const Journal& end) {
+  throw ConfigError(
+      Problem{inputs.size() == 1 ? inputs[0].path.string() : fmt::format("{} files", inputs.size()), "",
+              end.documents == 0 ? "no text" : fmt::format("{} documents, all held out", end.documents),
+              "text to train on",
+              end.left_out > 0     ? end.first_left_out
+              : end.documents == 0 ? ""
+                                   : "smaller documents (--document paragraph), or a smaller --validation"});
+}
+
+PrepareResult prepare_in(WorkFolder& work, const fs::path& out, const std::vector<TextInput>& inputs,
+                         const Tokenizer& tokenizer, const PrepareOptions& o) {
+  PrepareResult result;
+  Journal from;
+  from.settings = settings_digest(inputs, tokenizer, o);
+  if (auto before = journal_before(work, from.settings, tokenizer.info().vocab_size)) {
+    from = *std::move(before);
+    result.resumed = true;
+  }
+  keep_shards(work, from);
 
   PrepareProgress progress;
   for (const TextInput& i : inputs) progress.all_bytes += i.bytes;
@@ -267,38 +319,13 @@ PrepareResult prepare_in(WorkFolder& work, const fs::path& out, const std::vecto
                      .in_document = from.in_document},
                     o.stop);
   Writer writer = of_an_earlier_call(work.path(), [&] { return Writer(work.path(), tokenizer, o, from); });
-  const BlockEncoder encoder(tokenizer, o);
-  // Blocks leave in the order in which they came, so one place of the ring is free for the next. It owns them: the pipeline
-  // frees nothing of what is under way when an exception ends it.
-  std::vector<InFlight> ring(kInFlight);
-  std::size_t begun = 0;
-  tbb::parallel_pipeline(
-      kInFlight, tbb::make_filter<void, InFlight*>(tbb::filter_mode::serial_in_order,
-                                                   [&](tbb::flow_control& flow) -> InFlight* {
-                                                     InFlight& at = ring[begun % kInFlight];
-                                                     at.text = o.stop && o.stop->load() ? std::nullopt
-                                                                                        : reader.next();
-                                                     if (at.text) {
-                                                       ++begun;
-                                                       return &at;
-                                                     }
-                                                     flow.stop();
-                                                     return nullptr;
-                                                   }) &
-                     tbb::make_filter<InFlight*, InFlight*>(tbb::filter_mode::parallel,
-                                                            [&](InFlight* at) {
-                                                              at->encoded = encoder.encode(*at->text);
-                                                              at->text.reset();
-                                                              return at;
-                                                            }) &
-                     tbb::make_filter<InFlight*, void>(tbb::filter_mode::serial_in_order, [&](InFlight* at) {
-                       const EncodedBlock block = std::exchange(at->encoded, {});
-                       writer.add(block);
-                       progress.done_bytes = block.done_bytes;
-                       progress.tokens = writer.written();
-                       progress.documents = writer.journal().documents - from.documents;
-                       if (o.progress) o.progress(progress);
-                     }));
+  encode_all(reader, BlockEncoder(tokenizer, o), o.stop, [&](const EncodedBlock& block) {
+    writer.add(block);
+    progress.done_bytes = block.done_bytes;
+    progress.tokens = writer.written();
+    progress.documents = writer.journal().documents - from.documents;
+    if (o.progress) o.progress(progress);
+  });
 
   const Journal& end = writer.journal();
   result.text_bytes = end.text_bytes;
@@ -312,14 +339,7 @@ PrepareResult prepare_in(WorkFolder& work, const fs::path& out, const std::vecto
   }
   writer.finish();
   result.index = index_of(writer.journal(), tokenizer, o);
-  if (result.index.tokens(DataSplit::train) == 0)
-    throw ConfigError(Problem{
-        inputs.size() == 1 ? inputs[0].path.string() : fmt::format("{} files", inputs.size()), "",
-        end.documents == 0 ? "no text" : fmt::format("{} documents, all held out", end.documents),
-        "text to train on",
-        end.left_out > 0     ? end.first_left_out
-        : end.documents == 0 ? ""
-                             : "smaller documents (--document paragraph), or a smaller --validation"});
+  if (result.index.tokens(DataSplit::train) == 0) refuse_empty(inputs, end);
   result.index.tokenizer.file = keep_tokenizer(tokenizer.info(), work.path());
   write_file_atomic(work.path() / kDataIndexFile,
                     data_index_text(result.index, sources_json(inputs, writer.journal())));

@@ -47,11 +47,15 @@ std::optional<std::string> base64_decode(std::string_view text) {
   return bytes;
 }
 
-}  // namespace
-
-Tokenizer parse_tiktoken_ranks(std::string_view text, const std::string& file) {
+// Tokens by rank, and ranks by token.
+struct TiktokenRanks {
   std::vector<std::string> tokens;
   std::unordered_map<std::string, std::int32_t> ranks;
+};
+
+TiktokenRanks read_ranks(std::string_view text, const std::string& file) {
+  TiktokenRanks read;
+  auto& [tokens, ranks] = read;
   std::size_t number = 0;
   while (!text.empty()) {
     ++number;
@@ -85,15 +89,30 @@ Tokenizer parse_tiktoken_ranks(std::string_view text, const std::string& file) {
         fmt::format("the {} of Llama 3, whose pattern and special tokens are known", kLlama3Ranks),
         "other ranks (Qwen 1, Llama 4, Kimi, tiktoken's own) are split by patterns that stand in the code "
         "beside them: name the model's tokenizer.json"});
+  return read;
+}
 
+// Each way to make a token of two.
+std::vector<PairMerge> merges_of(const TiktokenRanks& of) {
   std::vector<PairMerge> merges;
-  for (std::size_t id = 0; id < tokens.size(); ++id)
-    for (std::size_t cut = 1; cut < tokens[id].size(); ++cut) {
-      const auto left = ranks.find(tokens[id].substr(0, cut)), right = ranks.find(tokens[id].substr(cut));
+  for (std::size_t id = 0; id < of.tokens.size(); ++id) {
+    const std::string& token = of.tokens[id];
+    for (std::size_t cut = 1; cut < token.size(); ++cut) {
+      const auto left = of.ranks.find(token.substr(0, cut)), right = of.ranks.find(token.substr(cut));
       const auto rank = static_cast<std::int32_t>(id);
-      if (left != ranks.end() && right != ranks.end())
+      if (left != of.ranks.end() && right != of.ranks.end())
         merges.push_back({left->second, right->second, rank, rank});
     }
+  }
+  return merges;
+}
+
+}  // namespace
+
+Tokenizer parse_tiktoken_ranks(std::string_view text, const std::string& file) {
+  TiktokenRanks read = read_ranks(text, file);
+  std::vector<std::string>& tokens = read.tokens;
+  std::vector<PairMerge> merges = merges_of(read);
   const auto ordinary = static_cast<std::int32_t>(tokens.size());
   TokenizerInfo info{.kind = TokenizerKind::tiktoken, .vocab_size = ordinary + kReserved};
   info.bos = ordinary;

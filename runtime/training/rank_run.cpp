@@ -101,25 +101,19 @@ void leave_lost_step(const TrainingRun& run, RankTrainer& trainer, bool whole, i
   shared.result.changing = shared.result.stopped = false;  // those that are left ask anew
 }
 
-}  // namespace
+// Starting up takes as long as it takes; what is watched is how long a rank waits for the others meanwhile.
+template <class Meet>
+void meet_at_start(RunShared& shared, int rank, const Meet& meet) {
+  if (shared.watchdog) shared.watchdog->between(rank, Watchdog::Between::starting);
+  meet();
+  if (shared.watchdog) shared.watchdog->between(rank, Watchdog::Between::nothing);
+}
 
-void train_rank(const TrainingRun& run, Communicator& world, RunShared& shared) {
-  // Starting up takes as long as it takes; what is watched is how long a rank waits for the others meanwhile.
-  const auto wait = [&](const auto& meet) {
-    if (shared.watchdog) shared.watchdog->between(world.rank(), Watchdog::Between::starting);
-    meet();
-    if (shared.watchdog) shared.watchdog->between(world.rank(), Watchdog::Between::nothing);
-  };
-  wait([&] {
-    if (run.processes) agree(fmt::format("{} {}", shared.result.measured.graph_hash, run.job), world, shared);
-    // Only rank 0 knows whether the run may begin.
-    together(run, world, shared, [&] {
-      if (run.claim && world.rank() == 0) run.claim();
-    });
-  });
-  CpuDeviceOptions device_options = run.device;
-  device_options.on_error = [&](const std::string& what) { world.abort(what); };
-  const auto device = run.cuda ? make_cuda_device(*run.cuda) : make_cpu_device(device_options);
+Seconds seconds_since(std::chrono::steady_clock::time_point start) {
+  return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+}
+
+RankOptions rank_options(const TrainingRun& run, Communicator& world, RunShared& shared) {
   RankOptions options;
   options.threads = run.threads;
   options.executor.replay = run.replay;
@@ -134,108 +128,177 @@ void train_rank(const TrainingRun& run, Communicator& world, RunShared& shared) 
       return computes_alone(op) ? run.expected[op.work] * (1 / run.emulated->compute[rank].load())
                                 : Seconds(0);
     };
-  options.executor.on_failure = [&](const std::string& what) { world.abort(what); };
-  RankTrainer trainer(run.graph, run.stack, *device, run.kernels, world, run.optimizer, run.sequences,
-                      std::move(options));
-  std::optional<CheckpointWriter> writer;
-  StepSpans spans(run.graph.ops.size());
-  bool whole = false;  // the state
-  if (run.cuda) trainer.rehearse();
-  const auto train_from_state = [&] {
-    std::exception_ptr unable;
-    try {
-      if (run.carried && run.carried->present()) {
-        const auto start = std::chrono::steady_clock::now();
-        StateMove move =
-            take_state(held_by(*run.carried, world.rank(), world.size()), world, trainer.state(), *device);
-        trainer.resume(move.clock);
-        const Seconds took(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-        const std::lock_guard lock(shared.mutex);
-        move.took = std::max(shared.result.moved.took, took);
-        shared.result.moved = move;
-      } else if (run.resume) {
-        restore(trainer.state(), *device, *run.resume);
-        trainer.resume(run.resume->manifest().clock);
-      } else {
-        trainer.initialise(run.weights);
-      }
-      whole = true;
-      if (run.save)
-        writer.emplace(*run.save, run.optimizer, trainer, world.rank(), world.size(),
-                       run.resume ? std::optional(trainer.clock().step) : std::nullopt);
-      if (run.on_start) run.on_start(trainer, world.rank());
-    } catch (...) {  // damage that only this rank has met
-      unable = std::current_exception();
-    }
-    wait([&] {
-      together(run, world, shared, [&] {
-        if (unable) std::rethrow_exception(unable);
-      });
-      together(run, world, shared, [&] {
-        if (run.begin && world.rank() == 0) run.begin(shared.result.moved);
-      });
-    });
-    {
-      const Seconds since(
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - shared.began).count());
-      const std::lock_guard lock(shared.mutex);
-      shared.result.starting = std::max(shared.result.starting, since);
-    }
-    std::optional<TokensMissing> missing;
-    try {
-      train_steps(run, trainer, writer ? &*writer : nullptr, world.rank(), shared, spans);
-    } catch (const TokensMissing& e) {
-      missing = e;
-    }
-    trainer.finish();
-    bool changing = false;
-    {
-      const std::lock_guard lock(shared.mutex);
-      changing = shared.result.changing;
-    }
-    if (writer) changing ? writer->settle() : writer->finish();
-    if (changing) {
-      auto& held = run.carried->ranks;
-      trainer.barrier();  // all have taken what was carried here
-      if (run.processes || world.rank() == 0) {
-        held.clear();
-        held.resize(static_cast<std::size_t>(world.size()));
-      }
-      trainer.barrier();
-      held[static_cast<std::size_t>(world.rank())] =
-          std::make_unique<HeldState>(trainer.state(), *device, trainer.clock());
-    }
-    if (missing) {
-      shared.all_throw = true;
-      end_without_tokens(*missing, run, trainer.clock().step);
-    }
-    if (run.on_end) run.on_end(trainer, world.rank());
-  };
+  options.executor.on_failure = [&world](const std::string& what) { world.abort(what); };
+  return options;
+}
+
+// A rank on its device, from its first state to its last.
+class RankRun {
+ public:
+  RankRun(const TrainingRun& run, Communicator& world, RunShared& shared, Device& device)
+      : run_(run),
+        world_(world),
+        shared_(shared),
+        device_(device),
+        trainer_(run.graph, run.stack, device, run.kernels, world, run.optimizer, run.sequences,
+                 rank_options(run, world, shared)),
+        spans_(run.graph.ops.size()) {
+    if (run.cuda) trainer_.rehearse();
+  }
+
+  void train();
+  // A rank is lost.
+  void leave() {
+    writer_.reset();  // what it was writing is not committed, unless all files were there
+    leave_lost_step(run_, trainer_, whole_, world_.rank(), shared_);
+  }
+  void note_memory();
+  void note_spans();
+
+ private:
+  void begin();
+  void take_first_state();
+  void take_carried();
+  bool is_changing() {
+    const std::lock_guard lock(shared_.mutex);
+    return shared_.result.changing;
+  }
+  void carry();
+
+  const TrainingRun& run_;
+  Communicator& world_;
+  RunShared& shared_;
+  Device& device_;
+  RankTrainer trainer_;
+  std::optional<CheckpointWriter> writer_;
+  StepSpans spans_;
+  bool whole_ = false;  // the state
+};
+
+// From ranks of the layout before.
+void RankRun::take_carried() {
+  const auto start = std::chrono::steady_clock::now();
+  StateMove move =
+      take_state(held_by(*run_.carried, world_.rank(), world_.size()), world_, trainer_.state(), device_);
+  trainer_.resume(move.clock);
+  const Seconds took = seconds_since(start);
+  const std::lock_guard lock(shared_.mutex);
+  move.took = std::max(shared_.result.moved.took, took);
+  shared_.result.moved = move;
+}
+
+void RankRun::take_first_state() {
+  if (run_.carried && run_.carried->present()) {
+    take_carried();
+  } else if (run_.resume) {
+    restore(trainer_.state(), device_, *run_.resume);
+    trainer_.resume(run_.resume->manifest().clock);
+  } else {
+    trainer_.initialise(run_.weights);
+  }
+  whole_ = true;
+  if (run_.save)
+    writer_.emplace(*run_.save, run_.optimizer, trainer_, world_.rank(), world_.size(),
+                    run_.resume ? std::optional(trainer_.clock().step) : std::nullopt);
+  if (run_.on_start) run_.on_start(trainer_, world_.rank());
+}
+
+// All ranks have their state, or none goes on.
+void RankRun::begin() {
+  std::exception_ptr unable;
   try {
-    train_from_state();
+    take_first_state();
+  } catch (...) {  // damage that only this rank has met
+    unable = std::current_exception();
+  }
+  meet_at_start(shared_, world_.rank(), [&] {
+    together(run_, world_, shared_, [&] {
+      if (unable) std::rethrow_exception(unable);
+    });
+    together(run_, world_, shared_, [&] {
+      if (run_.begin && world_.rank() == 0) run_.begin(shared_.result.moved);
+    });
+  });
+  const Seconds took = seconds_since(shared_.began);
+  const std::lock_guard lock(shared_.mutex);
+  shared_.result.starting = std::max(shared_.result.starting, took);
+}
+
+// Holds the state for the ranks of the next layout.
+void RankRun::carry() {
+  auto& held = run_.carried->ranks;
+  trainer_.barrier();  // all have taken what was carried here
+  if (run_.processes || world_.rank() == 0) {
+    held.clear();
+    held.resize(static_cast<std::size_t>(world_.size()));
+  }
+  trainer_.barrier();
+  held[static_cast<std::size_t>(world_.rank())] =
+      std::make_unique<HeldState>(trainer_.state(), device_, trainer_.clock());
+}
+
+void RankRun::train() {
+  begin();
+  std::optional<TokensMissing> missing;
+  try {
+    train_steps(run_, trainer_, writer_ ? &*writer_ : nullptr, world_.rank(), shared_, spans_);
+  } catch (const TokensMissing& e) {
+    missing = e;
+  }
+  trainer_.finish();
+  const bool changing = is_changing();
+  if (writer_) changing ? writer_->settle() : writer_->finish();
+  if (changing) carry();
+  if (missing) {
+    shared_.all_throw = true;
+    end_without_tokens(*missing, run_, trainer_.clock().step);
+  }
+  if (run_.on_end) run_.on_end(trainer_, world_.rank());
+}
+
+// What the fullest device of the run held, and what was planned of it.
+void RankRun::note_memory() {
+  const int stage = trainer_.at().pp;
+  const ArenaPlan arena = plan_arena(run_.graph, StageView(run_.graph, stage));
+  const std::int64_t planned =
+      device_.unified()
+          ? arena.extent[static_cast<std::size_t>(Space::device)]
+          : device_memory(run_.graph, run_.stack.rules, stage, takes_scratch(run_.kernels)).total();
+  const Bytes allocated = device_.memory(Space::device).peak;
+  const std::lock_guard lock(shared_.mutex);
+  if (allocated > shared_.result.allocated_memory) {
+    shared_.result.allocated_memory = allocated;
+    shared_.result.planned_memory = Bytes(planned);
+  }
+}
+
+void RankRun::note_spans() {
+  const std::lock_guard lock(shared_.mutex);
+  shared_.result.measured.ranks.push_back({world_.rank(), spans_.take()});
+}
+
+}  // namespace
+
+void train_rank(const TrainingRun& run, Communicator& world, RunShared& shared) {
+  meet_at_start(shared, world.rank(), [&] {
+    if (run.processes) agree(fmt::format("{} {}", shared.result.measured.graph_hash, run.job), world, shared);
+    // Only rank 0 knows whether the run may begin.
+    together(run, world, shared, [&] {
+      if (run.claim && world.rank() == 0) run.claim();
+    });
+  });
+  CpuDeviceOptions device_options = run.device;
+  device_options.on_error = [&](const std::string& what) { world.abort(what); };
+  const auto device = run.cuda ? make_cuda_device(*run.cuda) : make_cpu_device(device_options);
+  RankRun rank(run, world, shared, *device);
+  try {
+    rank.train();
   } catch (const RankLost&) {
     if (!run.regroup) throw;
-    writer.reset();  // what it was writing is not committed, unless all files were there
-    return leave_lost_step(run, trainer, whole, world.rank(), shared);
+    return rank.leave();
   }
-  {
-    const int stage = trainer.at().pp;
-    const ArenaPlan arena = plan_arena(run.graph, StageView(run.graph, stage));
-    const std::int64_t planned =
-        device->unified()
-            ? arena.extent[static_cast<std::size_t>(Space::device)]
-            : device_memory(run.graph, run.stack.rules, stage, takes_scratch(run.kernels)).total();
-    const Bytes allocated = device->memory(Space::device).peak;
-    const std::lock_guard lock(shared.mutex);
-    if (allocated > shared.result.allocated_memory) {
-      shared.result.allocated_memory = allocated;
-      shared.result.planned_memory = Bytes(planned);
-    }
-  }
-  if (run.record) {
-    const std::lock_guard lock(shared.mutex);
-    shared.result.measured.ranks.push_back({world.rank(), spans.take()});
-  }
+  rank.note_memory();
+  if (run.record) rank.note_spans();
 }
 
 }  // namespace sextant

@@ -121,37 +121,31 @@ std::unique_ptr<Communicator> start_processes(const TrainingRun& run, bool outli
   return make_tcp_world(tcp);
 }
 
-RunResult train(const TrainingRun& run) {
-  if (const auto problems =
-          runtime_refuses(run.graph.model, run.graph.training, run.graph.plan, run.stack, run.kernels);
-      !problems.empty())
-    throw ConfigError(problems);
-  const int ranks = run.graph.plan.world();
-  SEXTANT_CHECK(!run.carried || !run.processes || run.world,
-                "layouts of processes follow each other in one world");
-  RunShared shared;
-  shared.result.measured.kind = TimelineKind::measured;
-  shared.result.measured.graph_hash = graph_hash(run.graph);
+namespace {
 
-  const auto require_ranks = [&](int started) {
-    if (started != ranks)
-      throw ConfigError(Problem{"", "plan", fmt::format("{} ranks", ranks),
-                                fmt::format("{} ranks, as many as were started", started),
-                                fmt::format("start it with: mpirun -n {} sextant run ..., or with as many "
-                                            "processes of another launcher{}",
-                                            ranks, run.cuda ? "" : "; --adapt plans for those there are")});
-  };
+void require_ranks(const TrainingRun& run, int started) {
+  const int ranks = run.graph.plan.world();
+  if (started != ranks)
+    throw ConfigError(Problem{"", "plan", fmt::format("{} ranks", ranks),
+                              fmt::format("{} ranks, as many as were started", started),
+                              fmt::format("start it with: mpirun -n {} sextant run ..., or with as many "
+                                          "processes of another launcher{}",
+                                          ranks, run.cuda ? "" : "; --adapt plans for those there are")});
+}
+
+// The ranks of this process; collectives go over their devices, and over links of the stated shape.
+std::vector<std::unique_ptr<Communicator>> make_world(const TrainingRun& run) {
+  const int ranks = run.graph.plan.world();
   std::vector<std::unique_ptr<Communicator>> world;
   if (run.world) {
     world.push_back(everyone(*run.world));
   } else if (run.processes) {
-    if (run.tcp) require_ranks(run.tcp->ranks);  // before anybody waits for ranks that will not come
+    if (run.tcp) require_ranks(run, run.tcp->ranks);  // before anybody waits for ranks that will not come
     world.push_back(start_processes(run));
   } else {
     world = make_local_world(ranks);
   }
-  require_ranks(world.front()->size());
-  shared.result.first_rank = world.front()->rank() == 0;
+  require_ranks(run, world.front()->size());
   if (run.cuda && run.processes)
     world.front() = connect_nccl(std::move(world.front()), run.cuda->ordinal);
   else if (run.cuda)
@@ -160,20 +154,59 @@ RunResult train(const TrainingRun& run) {
     const auto fabric = make_fabric(*run.shape, ranks, run.processes ? 1 : ranks, run.emulated);
     for (auto& communicator : world) communicator = make_shaped(std::move(communicator), fabric);
   }
+  return world;
+}
+
+// Who is late is lost where the run goes on without it, and ends the run elsewhere. `world` outlives it.
+std::unique_ptr<Watchdog> make_watchdog(const TrainingRun& run,
+                                        const std::vector<std::unique_ptr<Communicator>>& world) {
+  WatchdogOptions options;
+  options.floor = run.deadline_floor;
+  options.on_late = [&run, &world](const std::string& seen) {
+    const HoldUps who = world.front()->stalls();
+    if (who.over) return;
+    const std::string report = blame(who) + seen + who.states;
+    if (run.regroup && !who.silent.empty() && world.front()->lose(who.silent, report)) return;
+    const std::string verdict = report.substr(0, report.find('\n'));  // the lines about ranks are told once
+    for (const auto& communicator : world) communicator->abort(verdict);
+    if (run.on_late) run.on_late(report);
+  };
+  return std::make_unique<Watchdog>(run.graph, run.expected, options);
+}
+
+// One representative rank per stage, as a predicted timeline has them.
+void take_spans_of_stages(const TrainingRun& run, Communicator& world, Timeline& measured) {
+  measured.spans.resize(run.graph.ops.size());
+  const RankGrid grid(run.graph.plan);
+  for (const auto& rank : measured.ranks) {
+    const int stage = grid.coord(rank.rank).pp;
+    if (rank.rank != representative(run.graph, stage)) continue;
+    for (OpId op = 0; op < run.graph.ops.size(); ++op)
+      if (run.graph.ops[op].stage == stage) measured.spans[op] = rank.spans[op];
+  }
+  try {
+    if (run.processes) share_spans(run.graph, world, measured.spans);
+  } catch (const RankLost&) {  // all is done and saved; what is known of the others' operations stays behind
+  }
+}
+
+}  // namespace
+
+RunResult train(const TrainingRun& run) {
+  if (const auto problems =
+          runtime_refuses(run.graph.model, run.graph.training, run.graph.plan, run.stack, run.kernels);
+      !problems.empty())
+    throw ConfigError(problems);
+  SEXTANT_CHECK(!run.carried || !run.processes || run.world,
+                "layouts of processes follow each other in one world");
+  RunShared shared;
+  shared.result.measured.kind = TimelineKind::measured;
+  shared.result.measured.graph_hash = graph_hash(run.graph);
+  const std::vector<std::unique_ptr<Communicator>> world = make_world(run);
+  shared.result.first_rank = world.front()->rank() == 0;
   std::optional<AnswersOf> answers;
   if (!run.expected.empty()) {
-    WatchdogOptions options;
-    options.floor = run.deadline_floor;
-    options.on_late = [&](const std::string& seen) {
-      const HoldUps who = world.front()->stalls();
-      if (who.over) return;
-      const std::string report = blame(who) + seen + who.states;
-      if (run.regroup && !who.silent.empty() && world.front()->lose(who.silent, report)) return;
-      const std::string verdict = report.substr(0, report.find('\n'));  // the lines about ranks are told once
-      for (const auto& communicator : world) communicator->abort(verdict);
-      if (run.on_late) run.on_late(report);
-    };
-    shared.watchdog = std::make_unique<Watchdog>(run.graph, run.expected, options);
+    shared.watchdog = make_watchdog(run, world);
     if (run.processes) answers.emplace(*world.front(), *shared.watchdog);
   }
   if (run.processes)
@@ -182,24 +215,9 @@ RunResult train(const TrainingRun& run) {
     run_ranks(world, [&](Communicator& communicator) { train_rank(run, communicator, shared); });
   if (shared.result.lost) return std::move(shared.result);
 
-  // One representative rank per stage, as a predicted timeline has them.
   Timeline& measured = shared.result.measured;
   std::ranges::sort(measured.ranks, {}, &Timeline::RankSpans::rank);
-  if (run.record) {
-    measured.spans.resize(run.graph.ops.size());
-    const RankGrid grid(run.graph.plan);
-    for (const auto& rank : measured.ranks) {
-      const int stage = grid.coord(rank.rank).pp;
-      if (rank.rank != representative(run.graph, stage)) continue;
-      for (OpId op = 0; op < run.graph.ops.size(); ++op)
-        if (run.graph.ops[op].stage == stage) measured.spans[op] = rank.spans[op];
-    }
-    try {
-      if (run.processes) share_spans(run.graph, *world.front(), measured.spans);
-    } catch (
-        const RankLost&) {  // all is done and saved; what is known of the others' operations stays behind
-    }
-  }
+  if (run.record) take_spans_of_stages(run, *world.front(), measured);
   return std::move(shared.result);
 }
 

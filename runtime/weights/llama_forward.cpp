@@ -88,15 +88,124 @@ MlpWeights LlamaForward::mlp_weights(int layer) {
           .down_bias = of(Kind::down_bias)};
 }
 
-std::vector<double> LlamaForward::extend(std::span<const std::int32_t> ids, Logits which) {
-  using Kind = ParameterKind;
-  const auto n = static_cast<std::int64_t>(ids.size());
-  SEXTANT_CHECK(n > 0 && length_ + n <= capacity_, "tokens beyond the sequence");
+struct LlamaForward::Activations {
+  Activations(const ModelSpec& m, Dtype dtype, std::int64_t n)
+      : after(m.norm_placement == NormPlacement::after),
+        stream(dtype, n, m.hidden),
+        branch(dtype, n, m.hidden),
+        normed(dtype, n, m.hidden),
+        input(dtype, after ? n : 0, m.hidden),
+        inverse_rms(accumulator_of(dtype), 1, n),
+        q(dtype, n, columns(m, m.n_heads)),
+        context(dtype, n, columns(m, m.n_heads)),
+        lse(accumulator_of(dtype), n, m.n_heads),
+        gate(dtype, n, m.ffn_hidden),
+        up(dtype, n, m.ffn_hidden),
+        raw_q(dtype, normed_rows(m, n), columns(m, m.n_heads)),
+        raw_k(dtype, normed_rows(m, n), columns(m, m.n_kv_heads)),
+        qk_rms(accumulator_of(dtype), 1,
+               normed_rows(m, n) * (m.qk_norm == QkNorm::head ? std::int64_t{m.n_heads} + m.n_kv_heads : 2)),
+        activation(dtype, n, m.ffn_hidden) {}
+  static std::int64_t columns(const ModelSpec& m, int heads) { return std::int64_t{heads} * m.head_dim; }
+  static std::int64_t normed_rows(const ModelSpec& m, std::int64_t n) {
+    return m.qk_norm == QkNorm::none ? 0 : n;
+  }
+
+  bool after;            // norms stand behind the products
+  bool pending = false;  // a branch that is not yet in the stream
+  Memory stream, branch, normed;
+  Memory input;  // of norms behind the products
+  Memory inverse_rms, q, context, lse, gate, up;
+  Memory raw_q, raw_k, qk_rms;
+  Memory activation;
+};
+
+void LlamaForward::refuse_unknown(std::span<const std::int32_t> ids) const {
   for (const std::int32_t id : ids)
     if (id < 0 || id >= model_.vocab_size)
       throw ConfigError(Problem{"", "token", fmt::format("{}", id),
                                 fmt::format("below the {} words of {}", model_.vocab_size, model_.name),
                                 "the tokenizer belongs to another model"});
+}
+
+void LlamaForward::norm_after(const BlockContext& c, ParameterKind kind, int layer, Activations& a) {
+  norm_after_forward(
+      c, {a.stream.view(), a.branch.view(), weight(kind, layer), a.input.view(), a.inverse_rms.view()});
+}
+
+void LlamaForward::norm_before(const BlockContext& c, ParameterKind kind, int layer, Activations& a) {
+  if (a.after && kind != ParameterKind::norm_final)  // products read the stream
+    return kernels_.cast({.source = a.stream.view(), .destination = a.normed.view()});
+
+  norm_forward(c, {.stream = a.stream.view(),
+                   .branch = a.pending ? a.branch.view() : TensorView(),
+                   .weight = weight(kind, layer),
+                   .input = a.stream.view(),
+                   .inverse_rms = a.inverse_rms.view(),
+                   .normed = a.normed.view()});
+  a.pending = !a.after;
+}
+
+void LlamaForward::forward_layer(const BlockContext& c, int layer, std::int64_t n, Activations& a) {
+  using Kind = ParameterKind;
+  const BlockWork attention = work(BlockKind::attention, n), mlp = work(BlockKind::mlp, n);
+  const TensorView kept = keys_values_[static_cast<std::size_t>(layer)].view();
+  const AttentionWeights w = attention_weights(layer);
+  const QkNormKept norms_kept{a.raw_q.view(), a.raw_k.view(), a.qk_rms.view()};
+  norm_before(c, Kind::norm_attention, layer, a);
+  qkv_forward(c, attention,
+              {.weights = w,
+               .normed = a.normed.view(),
+               .q = a.q.view(),
+               .kv = kept.row_range(length_, n),
+               .norms = norms_kept});
+  if (model_.qk_norm != QkNorm::none)
+    qk_norm_forward(c, attention,
+                    {.weights = w, .norms = norms_kept, .q = a.q.view(), .kv = kept.row_range(length_, n)});
+  attention_forward(c, attention,
+                    {.weights = w,
+                     .q = a.q.view(),
+                     .keys = kept.row_range(0, length_ + n),
+                     .context = a.context.view(),
+                     .lse = a.lse.view(),
+                     .branch = a.branch.view()});
+  if (a.after) norm_after(c, Kind::norm_attention, layer, a);
+  norm_before(c, Kind::norm_mlp, layer, a);
+  mlp_forward(c, mlp,
+              {.weights = mlp_weights(layer),
+               .normed = a.normed.view(),
+               .gate = a.gate.view(),
+               .up = a.up.view(),
+               .activation = a.activation.view(),
+               .branch = a.branch.view()});
+  if (a.after) norm_after(c, Kind::norm_mlp, layer, a);
+}
+
+// [tokens, vocabulary]
+std::vector<double> LlamaForward::logits_of(const TensorView& normed) {
+  using Kind = ParameterKind;
+  const Dtype statistic = accumulator_of(dtype_);
+  Memory logits(statistic, normed.rows, model_.vocab_size);
+  kernels_.gemm({.a = normed,
+                 .b = weight(model_.tied_embeddings ? Kind::embedding : Kind::head),
+                 .c = logits.view(),
+                 .transpose_b = true,
+                 .threads = threads_});
+  if (model_.normalized_head) {
+    Memory inverse(statistic, 1, model_.vocab_size);
+    kernels_.row_lengths({.x = weight(Kind::head), .inverse = inverse.view()});
+    kernels_.scale_columns({.x = logits.view(), .factors = inverse.view()});
+  }
+  std::vector<double> values(static_cast<std::size_t>(normed.rows * model_.vocab_size));
+  kernels_.cast({.source = logits.view(),
+                 .destination = TensorView(values.data(), Dtype::fp64, normed.rows, model_.vocab_size)});
+  return values;
+}
+
+std::vector<double> LlamaForward::extend(std::span<const std::int32_t> ids, Logits which) {
+  const auto n = static_cast<std::int64_t>(ids.size());
+  SEXTANT_CHECK(n > 0 && length_ + n <= capacity_, "tokens beyond the sequence");
+  refuse_unknown(ids);
   std::vector<std::int32_t> key_positions(static_cast<std::size_t>(length_ + n));
   std::iota(key_positions.begin(), key_positions.end(), 0);
   BlockContext c;
@@ -112,93 +221,14 @@ std::vector<double> LlamaForward::extend(std::span<const std::int32_t> ids, Logi
   c.positions = std::span<const std::int32_t>(key_positions).subspan(static_cast<std::size_t>(length_));
   c.key_positions = key_positions;
 
-  const Dtype statistic = accumulator_of(dtype_);
-  const BlockWork attention = work(BlockKind::attention, n), mlp = work(BlockKind::mlp, n);
-  const std::int64_t q_columns = std::int64_t{model_.n_heads} * model_.head_dim;
-  const std::int64_t after_rows = model_.norm_placement == NormPlacement::after ? n : 0;
-  Memory stream(dtype_, n, model_.hidden), branch(dtype_, n, model_.hidden), normed(dtype_, n, model_.hidden);
-  Memory input(dtype_, after_rows, model_.hidden);  // of norms behind the products
-  Memory inverse_rms(statistic, 1, n), q(dtype_, n, q_columns), context(dtype_, n, q_columns);
-  Memory lse(statistic, n, model_.n_heads), gate(dtype_, n, model_.ffn_hidden),
-      up(dtype_, n, model_.ffn_hidden);
-  const std::int64_t normed_rows = model_.qk_norm == QkNorm::none ? 0 : n;
-  Memory raw_q(dtype_, normed_rows, q_columns),
-      raw_k(dtype_, normed_rows, std::int64_t{model_.n_kv_heads} * model_.head_dim);
-  const std::int64_t norms =
-      model_.qk_norm == QkNorm::head ? std::int64_t{model_.n_heads} + model_.n_kv_heads : 2;
-  Memory qk_rms(statistic, 1, normed_rows * norms);
-  Memory activation(dtype_, n, model_.ffn_hidden);
-  bool pending = false;  // a branch that is not yet in the stream
-  const bool after = model_.norm_placement == NormPlacement::after;
-  const auto join = [&](ParameterKind kind, int layer) {
-    norm_after_forward(c,
-                       {stream.view(), branch.view(), weight(kind, layer), input.view(), inverse_rms.view()});
-  };
-  const auto norm = [&](ParameterKind kind, int layer) {
-    if (after && kind != Kind::norm_final)  // products read the stream
-      return kernels_.cast({.source = stream.view(), .destination = normed.view()});
-
-    norm_forward(c, {.stream = stream.view(),
-                     .branch = pending ? branch.view() : TensorView(),
-                     .weight = weight(kind, layer),
-                     .input = stream.view(),
-                     .inverse_rms = inverse_rms.view(),
-                     .normed = normed.view()});
-    pending = !after;
-  };
-
-  embedding_forward(c, {.ids = ids, .table = weight(Kind::embedding), .rows = stream.view(), .first_id = 0});
-  for (int layer = 0; layer < model_.n_layers; ++layer) {
-    const TensorView kept = keys_values_[static_cast<std::size_t>(layer)].view();
-    const AttentionWeights w = attention_weights(layer);
-    const QkNormKept norms_kept{raw_q.view(), raw_k.view(), qk_rms.view()};
-    norm(Kind::norm_attention, layer);
-    qkv_forward(c, attention,
-                {.weights = w,
-                 .normed = normed.view(),
-                 .q = q.view(),
-                 .kv = kept.row_range(length_, n),
-                 .norms = norms_kept});
-    if (model_.qk_norm != QkNorm::none)
-      qk_norm_forward(c, attention,
-                      {.weights = w, .norms = norms_kept, .q = q.view(), .kv = kept.row_range(length_, n)});
-    attention_forward(c, attention,
-                      {.weights = w,
-                       .q = q.view(),
-                       .keys = kept.row_range(0, length_ + n),
-                       .context = context.view(),
-                       .lse = lse.view(),
-                       .branch = branch.view()});
-    if (after) join(Kind::norm_attention, layer);
-    norm(Kind::norm_mlp, layer);
-    mlp_forward(c, mlp,
-                {.weights = mlp_weights(layer),
-                 .normed = normed.view(),
-                 .gate = gate.view(),
-                 .up = up.view(),
-                 .activation = activation.view(),
-                 .branch = branch.view()});
-    if (after) join(Kind::norm_mlp, layer);
-  }
-  norm(Kind::norm_final, 0);
+  Activations a(model_, dtype_, n);
+  embedding_forward(
+      c, {.ids = ids, .table = weight(ParameterKind::embedding), .rows = a.stream.view(), .first_id = 0});
+  for (int layer = 0; layer < model_.n_layers; ++layer) forward_layer(c, layer, n, a);
+  norm_before(c, ParameterKind::norm_final, 0, a);
   length_ += n;
-
   const std::int64_t rows = which == Logits::all ? n : 1;
-  Memory logits(statistic, rows, model_.vocab_size);
-  kernels_.gemm({.a = normed.view().row_range(n - rows, rows),
-                 .b = weight(model_.tied_embeddings ? Kind::embedding : Kind::head),
-                 .c = logits.view(),
-                 .transpose_b = true,
-                 .threads = threads_});
-  if (model_.normalized_head) {
-    Memory inverse(statistic, 1, model_.vocab_size);
-    kernels_.row_lengths({.x = weight(Kind::head), .inverse = inverse.view()});
-    kernels_.scale_columns({.x = logits.view(), .factors = inverse.view()});
-  }
-  std::vector<double> values(static_cast<std::size_t>(rows * model_.vocab_size));
-  kernels_.cast({.source = logits.view(),
-                 .destination = TensorView(values.data(), Dtype::fp64, rows, model_.vocab_size)});
-  return values;
+  return logits_of(a.normed.view().row_range(n - rows, rows));
 }
 
 }  // namespace sextant

@@ -53,6 +53,12 @@ class LlamaForward {
   AttentionWeights attention_weights(int layer);
   MlpWeights mlp_weights(int layer);
   BlockWork work(BlockKind, std::int64_t tokens) const;
+  void refuse_unknown(std::span<const std::int32_t> ids) const;
+  struct Activations;  // of the tokens that are appended
+  void norm_before(const BlockContext&, ParameterKind, int layer, Activations&);
+  void norm_after(const BlockContext&, ParameterKind, int layer, Activations&);
+  void forward_layer(const BlockContext&, int layer, std::int64_t tokens, Activations&);
+  std::vector<double> logits_of(const TensorView& normed);
 
   ModelSpec model_;
   const KernelTable& kernels_;

@@ -25,6 +25,7 @@ std::uint64_t hash_of(std::string_view text, std::uint64_t seed) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(readability-function-size): one switch, a short case for each kind of parameter.
 ModelSlice model_slice(const ModelSpec& m, const LocalShape& local, const Parameter& p, int tp, int tp_rank) {
   ModelSlice s;
   s.name = parameter_name(p.kind, p.layer);

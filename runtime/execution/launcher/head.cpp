@@ -36,39 +36,40 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
       head_loss(c, u.targets, stats, softmax, exchange_.loss());
     });
   }
-  const TensorView softmax = kept["softmax"], dnormed = full(find(op, OperandUse::dx), w);
-  if (w.pass == Pass::backward_input) {
-    // Logits' gradients are kept for the weight half, so each chunk gets its own place.
-    const TensorView dlogits = kept["dlogits"];
-    return run(stream, [this, u, stats, softmax, dnormed, dlogits](const BlockContext& c) {
-      head_lengths(c, u);
-      head_loss(c, u.targets, stats, softmax, exchange_.loss());
-      for (std::int64_t first = 0; first < u.normed.rows; first += u.logits.rows) {
-        const std::int64_t rows = std::min(u.logits.rows, u.normed.rows - first);
-        HeadUnit chunk = u;
-        chunk.normed = u.normed.row_range(first, rows);
-        chunk.targets = u.targets.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows));
-        chunk.logits = u.logits.row_range(0, rows);
-        chunk.dlogits = dlogits.row_range(first, rows);
-        head_backward(c, chunk, softmax.row_range(first, rows), batch.loss_scale,
-                      dnormed.row_range(first, rows), {});
-      }
-    });
-  }
+  const HeadBackward to{stats, kept["softmax"], full(find(op, OperandUse::dx), w)};
+  if (w.pass == Pass::backward_input) return head_backward_input(u, to, kept["dlogits"], stream);
   const auto ranges = gradients(op);
   const TensorView dweight = weight(ranges.at(0), accumulator_of(w.dtype), w.vocab, w.hidden);
   u.stale = overwrites(op);
-  run(stream,
-      [this, u, stats, softmax, dnormed, dweight, whole = gradient_is_whole(op)](const BlockContext& c) {
-        head_lengths(c, u);
-        if (head_in_one_sweep()) {
-          head_fused(c, u, stats, softmax, batch.loss_scale, exchange_.loss(), dnormed, dweight);
-        } else {
-          head_loss(c, u.targets, stats, softmax, exchange_.loss());
-          head_backward(c, u, softmax, batch.loss_scale, dnormed, dweight);
-        }
-        if (whole) head_project(c, u, dweight);
-      });
+  run(stream, [this, u, to, dweight, whole = gradient_is_whole(op)](const BlockContext& c) {
+    head_lengths(c, u);
+    if (head_in_one_sweep()) {
+      head_fused(c, u, to.stats, to.softmax, batch.loss_scale, exchange_.loss(), to.dnormed, dweight);
+    } else {
+      head_loss(c, u.targets, to.stats, to.softmax, exchange_.loss());
+      head_backward(c, u, to.softmax, batch.loss_scale, to.dnormed, dweight);
+    }
+    if (whole) head_project(c, u, dweight);
+  });
+}
+
+// Logits' gradients are kept for the weight half, so each chunk gets its own place.
+void StepLauncher::head_backward_input(const HeadUnit& u, const HeadBackward& to, const TensorView& dlogits,
+                                       StreamId stream) {
+  run(stream, [this, u, to, dlogits](const BlockContext& c) {
+    head_lengths(c, u);
+    head_loss(c, u.targets, to.stats, to.softmax, exchange_.loss());
+    for (std::int64_t first = 0; first < u.normed.rows; first += u.logits.rows) {
+      const std::int64_t rows = std::min(u.logits.rows, u.normed.rows - first);
+      HeadUnit chunk = u;
+      chunk.normed = u.normed.row_range(first, rows);
+      chunk.targets = u.targets.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows));
+      chunk.logits = u.logits.row_range(0, rows);
+      chunk.dlogits = dlogits.row_range(first, rows);
+      head_backward(c, chunk, to.softmax.row_range(first, rows), batch.loss_scale,
+                    to.dnormed.row_range(first, rows), {});
+    }
+  });
 }
 
 // Whether the op adds the last of what its gradient is made of before it is reduced.

@@ -113,6 +113,10 @@ class StepLauncher {
   // head.cpp
   void head(const Op&, const BlockWork&, StreamId);
   bool gradient_is_whole(const Op&) const;
+  struct HeadBackward {  // what the backward of the head reads and writes beside its unit
+    TensorView stats, softmax, dnormed;
+  };
+  void head_backward_input(const HeadUnit&, const HeadBackward&, const TensorView& dlogits, StreamId);
   void head_backward_half(const Op&, const BlockWork&, StreamId);
   // Loss and both gradients in one sweep over the logits, by the backward op: the forward op has nothing to do then. Not
   // when other ranks have a part in a row's statistic, nor when the gradients are made apart.
