@@ -3,7 +3,6 @@
 // planner/answers/decision_rule.hpp chooses among all of them. With what else a reader may want instead, and its price.
 #pragma once
 
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include "core/plan/plan_limits.hpp"
 #include "core/runs/evidence.hpp"
 #include "planner/answers/decision_rule.hpp"
+#include "planner/answers/usual_layouts.hpp"
 #include "planner/lowering/job.hpp"
 #include "planner/search/search.hpp"
 
@@ -49,22 +49,6 @@ struct DecisionBasis {
   DecisionRule rule;
   EvidenceTable evidence;
 };
-
-inline Evidence evidence_of(const Job& job, const EvidenceTable& table, const ParallelPlan& plan) {
-  return table.of(job.stack.name, job.cluster.device.generation, plan, job.training.seq_len);
-}
-
-// What of a layout is unusual for the job's stack and devices: its features, and degrees far beyond what was measured.
-std::vector<std::string> unusual_features(const Job&, const EvidenceTable&, const ParallelPlan&);
-
-// What is usual: no feature of unusual_features(), and no uneven stages where the layers divide as well.
-// `on_host`: offloads that are free all the same.
-PlanLimits usual_limits(const Job&, const PlanLimits&, const EvidenceTable&,
-                        std::initializer_list<PlanField> on_host = {});
-
-// The same, as the framework advises: one space, or where it advises no ZeRO stage above some beside TP and CP two, one without
-// these and one with lower stages.
-std::vector<PlanLimits> advised_limits(const StackSpec&, const PlanLimits& usual);
 
 // Of an answer's time, what the search for the fastest on paper may take; the rest is for what is recommended instead.
 SearchOptions for_fastest(SearchOptions);

@@ -1,6 +1,7 @@
 #include "tools/adaptation/first_plan.hpp"
 
 #include "planner/answers/recommend.hpp"
+#include "tools/inputs/plan_options.hpp"
 #include "tools/inputs/planning.hpp"
 
 namespace sextant {
