@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "planner/answers/decision_rule.hpp"
+
 namespace sextant {
 
 std::vector<std::string> unusual_features(const Job& job, const EvidenceTable& evidence,
