@@ -32,7 +32,7 @@ class Sweep {
     part("copies", [&] { copies(); });
     part("products", [&] { products(); });
     part("launches", [&] { launches(); });
-    part("products beside copies", [&] { product_beside_copies(); });
+    part("GEMMs overlapped with copies", [&] { product_beside_copies(); });
     nodes_ = nodes();
     for (int ranks = 2; ranks < world_.size(); ranks *= 2) exchanges(ranks);
     if (world_.size() > 1) {

@@ -86,7 +86,7 @@ cudaDataType_t type_of(Dtype dtype, Fp8 codes = Fp8::none) {
     case Dtype::bf16:
       return CUDA_R_16BF;
     default:
-      throw BackendError("GPU products have fp64, fp32, bf16 and fp8, not " + std::string(name(dtype)));
+      throw BackendError("GPU GEMMs have fp64, fp32, bf16 and fp8, not " + std::string(name(dtype)));
   }
 }
 

@@ -24,7 +24,7 @@ void require_fp8(const CudaStream& s) {
         "cudaDeviceGetAttribute");
   if (major * 10 + minor < 89)
     throw BackendError(
-        fmt::format("matrix products in fp8 need a GPU of sm_89 or later (L40S, H100, B200), and this one is "
+        fmt::format("GEMMs in fp8 need a GPU of sm_89 or later (L40S, H100, B200), and this one is "
                     "sm_{}{}\n  plan with --precision bf16-mixed",
                     major, minor));
 }
@@ -36,7 +36,7 @@ void require_shape(const GemmArgs& g, std::int64_t m, std::int64_t n, std::int64
   };
   if (m % kMultiple != 0 || n % kMultiple != 0 || k % kMultiple != 0)
     throw BackendError(
-        fmt::format("a product of {} x {} x {} in fp8: extents must be multiples of {}", m, n, k, kMultiple));
+        fmt::format("a GEMM of {} x {} x {} in fp8: extents must be multiples of {}", m, n, k, kMultiple));
   SEXTANT_CHECK(starts(g.a) && starts(g.b) && starts(g.c),
                 "gemm in fp8: rows start at multiples of 16 bytes");
 }

@@ -119,9 +119,9 @@ std::string cause_of(TimeCategory category, const Job& job, const ParallelPlan& 
     case TimeCategory::imbalance:
       return "stages of unequal length";
     case TimeCategory::optimizer:
-      return other.shards() < best.shards()
-                 ? fmt::format("{} shards instead of {}", other.shards(), best.shards())
-                 : "";
+      return other.shards() < best.shards() ? fmt::format("{} shard{} instead of {}", other.shards(),
+                                                          other.shards() == 1 ? "" : "s", best.shards())
+                                            : "";
   }
   return "";
 }

@@ -63,12 +63,12 @@ std::vector<Problem> runtime_refuses(const ModelSpec& m, const TrainingSpec& t, 
           fmt::format("at most {} key/value heads", m.n_kv_heads),
           "the runtime does not copy key/value heads to several ranks");
   require(!p.overlap_tp, "plan.overlap_tp", "true", "false",
-          "products tiled with their collective are for planning only");
+          "GEMMs tiled with their collective are for planning only");
   require(kernels.supports(t.compute), "training.compute", std::string(name(t.compute)),
           "fp64, fp32, bf16 or fp8");
   require(t.parameter == kept_as(t.compute), "training.parameter", std::string(name(t.parameter)),
           t.compute == Dtype::fp8 ? "bf16, which fp8 operands are made of"
-                                  : fmt::format("{}, as the products", name(t.compute)));
+                                  : fmt::format("{}, as the GEMMs", name(t.compute)));
   const Dtype accumulator = accumulator_of(t.compute);
   for (const auto& [key, dtype] : {std::pair{"training.gradient", t.gradient},
                                    {"training.reduction", t.reduction},

@@ -7,6 +7,8 @@ a living copy no step is lost, else those since the newest checkpoint and no mor
 
   lost_processes.py --sextant SEXTANT [--only CASE]... [--kills N] [--returns N] [--seed S]
   --kills, --returns: at random moments, beside the cases
+
+Longer than others: the cases share one way of starting, killing and judging processes.
 """
 
 import argparse

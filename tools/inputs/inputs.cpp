@@ -109,12 +109,12 @@ class QuestionReader {
   void read_profile();
   void remark_on_machine();
   bool is_set(const std::string& field) const { return sextant::is_set(options_.set, field); }
-  void note(std::string text) { q_.notes.push_back(std::move(text)); }
+  void note(std::string text) { question_.notes.push_back(std::move(text)); }
 
   QuestionOptions options_;
   const fs::path& presets_;
   std::optional<ImportedRun> run_;  // of --from
-  Question q_;
+  Question question_;
 };
 
 // tp=8,pp=2 in the place of a key.
@@ -134,18 +134,18 @@ void QuestionReader::open_source() {
     run_ = reading_as(FileUse::from, options_.from, [&] {
       return read_foreign_run(options_.from, presets_, stated_layers(options_, presets_));
     });
-    q_.from = ForeignRun{options_.from, {}, {}, {}};
+    question_.from = ForeignRun{options_.from, {}, {}, {}};
   }
   if (names_a_file(options_.plan)) {
     if (const auto kind = kind_of_file(options_.plan); kind && kind->use == FileUse::from)
       refuse_foreign_plan(options_.plan, *kind, options_.cluster, presets_);
-    q_.file = reading_as(FileUse::plan, options_.plan, [&] { return load_plan_file(options_.plan); });
-    q_.model = q_.file->model;
-    q_.training = q_.file->training;
-    q_.cluster = q_.file->cluster;
-    q_.stack = q_.file->stack;
-    q_.plan = q_.file->plan;
-    if (!q_.file->former.empty()) q_.former.push_back(q_.file->former);
+    question_.file = reading_as(FileUse::plan, options_.plan, [&] { return load_plan_file(options_.plan); });
+    question_.model = question_.file->model;
+    question_.training = question_.file->training;
+    question_.cluster = question_.file->cluster;
+    question_.stack = question_.file->stack;
+    question_.plan = question_.file->plan;
+    if (!question_.file->former.empty()) question_.former.push_back(question_.file->former);
     return;
   }
   if (!options_.plan.empty()) with_file("--plan", [&] { parse_plan_key(options_.plan); });
@@ -157,154 +157,160 @@ void QuestionReader::open_source() {
 void QuestionReader::read_model() {
   if (!options_.model.empty())
     reading_as(FileUse::model, options_.model, [&] {
-      with_file("--model", [&] { q_.model = load_model(options_.model, presets_, &q_.notes); });
+      with_file("--model", [&] { question_.model = load_model(options_.model, presets_, &question_.notes); });
     });
   else if (run_ && run_->model)
-    q_.model = *run_->model;
+    question_.model = *run_->model;
   else if (run_)
-    with_file(options_.from, [&] { q_.model = load_model(run_->model_name, presets_, &q_.notes); });
-  apply_settings(q_.model, options_.set, "model");
-  if (run_) check_imported_model(*run_, q_.model);
-  remark_on_rope(q_.model, q_.notes);
+    with_file(options_.from,
+              [&] { question_.model = load_model(run_->model_name, presets_, &question_.notes); });
+  apply_settings(question_.model, options_.set, "model");
+  if (run_) check_imported_model(*run_, question_.model);
+  remark_on_rope(question_.model, question_.notes);
 }
 
 void QuestionReader::read_cluster() {
   if (!options_.cluster.empty())
-    q_.cluster = reading_as(FileUse::cluster, options_.cluster,
-                            [&] { return load_cluster(options_.cluster, presets_); });
+    question_.cluster = reading_as(FileUse::cluster, options_.cluster,
+                                   [&] { return load_cluster(options_.cluster, presets_); });
   std::vector<std::string> settings;
   std::copy_if(options_.set.begin(), options_.set.end(), std::back_inserter(settings), is_cluster_setting);
-  apply_overrides(q_.cluster, settings);
+  apply_overrides(question_.cluster, settings);
 }
 
 // As --stack, the file of --from or the usual one says; a plan file has it already.
 void QuestionReader::read_stack() {
-  if (!options_.stack.empty() || !q_.file) {
+  if (!options_.stack.empty() || !question_.file) {
     const std::string name = !options_.stack.empty() ? options_.stack
                              : run_                  ? run_->stack
-                                                     : q_.training.stack;
+                                                     : question_.training.stack;
     reading_as(FileUse::stack, name, [&] {
-      with_file("--stack",
-                [&] { q_.stack = load_stack(name, presets_, q_.cluster.device.generation, &q_.former); });
+      with_file("--stack", [&] {
+        question_.stack = load_stack(name, presets_, question_.cluster.device.generation, &question_.former);
+      });
     });
   }
   const auto blocks = set_value(options_.set, "stack.kernels.blocks");
-  if (blocks) q_.stack = with_blocks(std::move(q_.stack), *blocks, presets_, q_.cluster.device.generation);
-  if (!blocks && !q_.file && !q_.stack.assumes.empty()) note(q_.stack.assumes);
-  q_.training.stack = q_.stack.name;
+  if (blocks)
+    question_.stack =
+        with_blocks(std::move(question_.stack), *blocks, presets_, question_.cluster.device.generation);
+  if (!blocks && !question_.file && !question_.stack.assumes.empty()) note(question_.stack.assumes);
+  question_.training.stack = question_.stack.name;
 }
 
 void QuestionReader::read_training() {
-  if (!q_.file) {
-    q_.training.seq_len = std::min(kDefaultSeqLen, q_.model.max_positions);
-    q_.training.global_batch = kDefaultGlobalBatch;
-    default_precision(q_.cluster.device, q_.training);
+  if (!question_.file) {
+    question_.training.seq_len = std::min(kDefaultSeqLen, question_.model.max_positions);
+    question_.training.global_batch = kDefaultGlobalBatch;
+    default_precision(question_.cluster.device, question_.training);
   }
-  if (run_) use_run(*run_, options_.searches, q_);
-  if (options_.seq_len > 0) q_.training.seq_len = options_.seq_len;
-  if (options_.global_batch > 0) q_.training.global_batch = options_.global_batch;
+  if (run_) use_run(*run_, options_.searches, question_);
+  if (options_.seq_len > 0) question_.training.seq_len = options_.seq_len;
+  if (options_.global_batch > 0) question_.training.global_batch = options_.global_batch;
 }
 
 // What options and --set say of training and stack beside the files of both.
 void QuestionReader::take_settings() {
-  if (!options_.precision.empty()) use_precision(options_.precision, q_.stack, q_.training);
-  apply_settings(q_.training, options_.set, "training");
-  check_stated_once("training.seq_len", "--seq-len", options_.seq_len, q_.training.seq_len);
+  if (!options_.precision.empty()) use_precision(options_.precision, question_.stack, question_.training);
+  apply_settings(question_.training, options_.set, "training");
+  check_stated_once("training.seq_len", "--seq-len", options_.seq_len, question_.training.seq_len);
   check_stated_once("training.global_batch", "--global-batch", options_.global_batch,
-                    q_.training.global_batch);
-  if (q_.training.stack != q_.stack.name)
-    check_input(
-        {Problem{"", "training.stack", q_.training.stack, q_.stack.name, "--stack NAME asks for another"}},
-        "--set");
-  if (run_) suit_version(*run_, q_.stack);
-  apply_settings(q_.stack, options_.set, "stack");
+                    question_.training.global_batch);
+  if (question_.training.stack != question_.stack.name)
+    check_input({Problem{"", "training.stack", question_.training.stack, question_.stack.name,
+                         "--stack NAME asks for another"}},
+                "--set");
+  if (run_) suit_version(*run_, question_.stack);
+  apply_settings(question_.stack, options_.set, "stack");
   // One figure that is stated holds for one rank too.
   if (is_set("stack.memory.outside_GiB") && !is_set("stack.memory.outside_alone_GiB"))
-    q_.stack.memory.outside_alone.reset();
-  q_.training.stack = q_.stack.name;
+    question_.stack.memory.outside_alone.reset();
+  question_.training.stack = question_.stack.name;
 }
 
 void QuestionReader::settle_formats() {
-  if (!q_.file && options_.precision.empty()) {
-    const Dtype own = own_gradient_format(q_.stack, q_.training.parameter);
+  if (!question_.file && options_.precision.empty()) {
+    const Dtype own = own_gradient_format(question_.stack, question_.training.parameter);
     const ImportedFormats stated = run_ ? run_->formats : ImportedFormats();
-    if (!is_set("training.gradient") && !stated.gradient) q_.training.gradient = own;
-    if (!is_set("training.reduction") && !stated.reduction) q_.training.reduction = own;
+    if (!is_set("training.gradient") && !stated.gradient) question_.training.gradient = own;
+    if (!is_set("training.reduction") && !stated.reduction) question_.training.reduction = own;
   }
-  check_precision(q_.cluster.device, q_.training.compute,
+  check_precision(question_.cluster.device, question_.training.compute,
                   is_set("training.compute")      ? "--set"
                   : !options_.precision.empty()   ? "--precision"
                   : run_ && run_->formats.compute ? options_.from
                                                   : "--set");
-  if (std::ranges::none_of(q_.notes, guesses_positions))
-    check_positions(q_.model, q_.training.seq_len, q_.notes);
+  if (std::ranges::none_of(question_.notes, guesses_positions))
+    check_positions(question_.model, question_.training.seq_len, question_.notes);
   if (options_.precision == "bf16-pure")
     note(
         fmt::format("bf16-pure counts an fp32 master copy: code that keeps none needs {} bytes less for each "
                     "parameter, over "
                     "the ranks that share the optimizer",
-                    q_.stack.rules.shards_are_master ? 2 : 4));
+                    question_.stack.rules.shards_are_master ? 2 : 4));
 }
 
 void QuestionReader::use_calibration() {
   if (options_.calibration.empty()) return;
   const CalibrationFile calibration = reading_as(FileUse::calibration, options_.calibration,
                                                  [&] { return load_calibration(options_.calibration); });
-  q_.calibrated = calibration.settings();
-  q_.learned = calibration.learned();
-  DeviceSpec& d = q_.cluster.device;
-  if (const auto limit = calibration.memory_limit_GiB(q_.stack.name, d.name);
+  question_.calibrated = calibration.settings();
+  question_.learned = calibration.learned();
+  DeviceSpec& d = question_.cluster.device;
+  if (const auto limit = calibration.memory_limit_GiB(question_.stack.name, d.name);
       limit && *limit < gib(d.memory)) {
     note(
         fmt::format("what was predicted to need {:.1f} GiB under {} ran out of memory on {}: less is "
                     "planned with, instead of {:.1f}",
-                    *limit, q_.stack.name, d.name, gib(d.memory)));
+                    *limit, question_.stack.name, d.name, gib(d.memory)));
     d.memory = from_gib(*limit);
   }
-  use_settings(q_.calibrated, q_.stack);
-  use_settings(q_.calibrated, q_.cluster.fabric);
-  use_settings(q_.calibrated, q_.cluster.device);
+  use_settings(question_.calibrated, question_.stack);
+  use_settings(question_.calibrated, question_.cluster.fabric);
+  use_settings(question_.calibrated, question_.cluster.device);
 }
 
 void QuestionReader::drop_stated_notes() {
-  std::erase_if(q_.notes, [&](const std::string& text) {
+  std::erase_if(question_.notes, [&](const std::string& text) {
     return is_stated(options_.set, text) || (options_.seq_len > 0 && guesses_positions(text));
   });
 }
 
 void QuestionReader::read_layout() {
   if (run_) {
-    for (auto* plan : {&q_.plan, &q_.from->layout})
+    for (auto* plan : {&question_.plan, &question_.from->layout})
       if (*plan) {
-        suit_stack(*run_, q_.stack.can, **plan);
-        take_ruled_cut(q_.stack.can.uneven_stages, q_.model, **plan);
+        suit_stack(*run_, question_.stack.can, **plan);
+        take_ruled_cut(question_.stack.can.uneven_stages, question_.model, **plan);
       }
-    add_import_notes(*run_, q_);
+    add_import_notes(*run_, question_);
   }
-  if (!q_.file && !options_.plan.empty()) fill_plan(options_.plan, q_);
-  if (!q_.plan) return;
+  if (!question_.file && !options_.plan.empty()) fill_plan(options_.plan, question_);
+  if (!question_.plan) return;
   const bool of_run = run_ && options_.plan.empty();
   if (of_run)
-    check_imported_plan(*run_, q_);
+    check_imported_plan(*run_, question_);
   else
-    check_input(plan_problems(q_), "--plan");
-  if (q_.file || of_run)
-    if (auto idle = idle_gpus(*q_.plan, q_.cluster.gpus())) note(*std::move(idle));
-  use_best_nodes(q_);
+    check_input(plan_problems(question_), "--plan");
+  if (question_.file || of_run)
+    if (auto idle = idle_gpus(*question_.plan, question_.cluster.gpus())) note(*std::move(idle));
+  use_best_nodes(question_);
 }
 
 void QuestionReader::read_profile() {
   if (options_.profile.empty()) return;
-  q_.profile = reading_as(FileUse::profile, options_.profile,
-                          [&] { return load_profile_of(options_.profile, q_.cluster.device, presets_); });
-  if (q_.stack.name != kProfiledStack)
+  question_.profile = reading_as(FileUse::profile, options_.profile, [&] {
+    return load_profile_of(options_.profile, question_.cluster.device, presets_);
+  });
+  if (question_.stack.name != kProfiledStack)
     note(fmt::format(
         "the operations of {} were measured under this project's own runtime (--stack {}); those of "
         "{} may take other times",
-        options_.profile, kProfiledStack, q_.stack.name));
-  const int ranks = q_.plan ? q_.plan->world() : q_.cluster.gpus();
-  if (const int beside = q_.profile->table.ranks;
-      q_.cluster.device.generation == "cpu" && beside < ranks && !q_.profile->table.works.empty())
+        options_.profile, kProfiledStack, question_.stack.name));
+  const int ranks = question_.plan ? question_.plan->world() : question_.cluster.gpus();
+  if (const int beside = question_.profile->table.ranks; question_.cluster.device.generation == "cpu" &&
+                                                         beside < ranks &&
+                                                         !question_.profile->table.works.empty())
     note(fmt::format(
         "the operations of {} were measured with {} rank{} at work, here are {}: where these share "
         "cores, each takes longer",
@@ -313,22 +319,24 @@ void QuestionReader::read_profile() {
 
 // What a step there has that others have not.
 void QuestionReader::remark_on_machine() {
-  if (q_.cluster.jitter != JitterSpec{} && !options_.samples_jitter) note(kJitterUnread);
-  if (const DeviceSpec& d = q_.cluster.device; clock_share(d) < d.clock_factor)
+  if (question_.cluster.jitter != JitterSpec{} && !options_.samples_jitter) note(kJitterUnread);
+  if (const DeviceSpec& d = question_.cluster.device; clock_share(d) < d.clock_factor)
     note(fmt::format(
         "{:g} of {:g} W: GEMMs and attention at {:.2f} of their rates, the square root of the share of "
         "power",
         d.power_limit_W, d.power_W, clock_share(d)));
   const FrameworkMap map = load_framework_map(presets_);
-  if (const auto far = far_from_runs(map, q_.model, q_.training, q_.cluster); !far.empty()) {
-    q_.interval = map.class_interval;
-    note(fmt::format("far from any measured run: {}; intervals are {:g} times as wide", far, q_.interval));
+  if (const auto far = far_from_runs(map, question_.model, question_.training, question_.cluster);
+      !far.empty()) {
+    question_.interval = map.class_interval;
+    note(fmt::format("far from any measured run: {}; intervals are {:g} times as wide", far,
+                     question_.interval));
   }
 }
 
 Question QuestionReader::read() {
   take_assignments();
-  q_.limits = read_limits(options_);  // before files: a slip of the keyboard shows at once
+  question_.limits = read_limits(options_);  // before files: a slip of the keyboard shows at once
   open_source();
   read_model();
   read_cluster();
@@ -339,10 +347,11 @@ Question QuestionReader::read() {
   use_calibration();
   drop_stated_notes();
   read_layout();
-  for (const std::string& setting : options_.set) q_.stated.push_back(setting.substr(0, setting.find('=')));
+  for (const std::string& setting : options_.set)
+    question_.stated.push_back(setting.substr(0, setting.find('=')));
   read_profile();
   remark_on_machine();
-  return std::move(q_);
+  return std::move(question_);
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ class LogReader {
   void check_machine();
   void warn_of_unsteady_steps();
   MeasuredRun measured();
-  int gpus_of_node() const { return std::max(1, q_.cluster.node.gpus); }
+  int gpus_of_node() const { return std::max(1, question_.cluster.node.gpus); }
   void note(const std::string& text) { material_.notes.push_back(fmt::format("{}: {}", file_, text)); }
 
   const std::string& file_;
@@ -124,7 +124,7 @@ class LogReader {
   bool stack_stated_ = false;
   bool plan_known_ = false;         // otherwise the log alone says it
   std::vector<std::string> added_;  // parts of the key that are the log's
-  Question q_;
+  Question question_;
   ParallelPlan plan_;
 };
 
@@ -161,22 +161,22 @@ void LogReader::complete_key() {
 
 // What the log shows of blocks wins over the preset; what --set says over both.
 void LogReader::ask() {
-  q_ = read_question(asked_, presets_);
+  question_ = read_question(asked_, presets_);
   const auto shown = log_.kernels.blocks();
   if (shown && !is_set(asked_.set, "stack.kernels.blocks")) {
     const std::string blocks(kBlocksNames[static_cast<std::size_t>(*shown)]);
-    const bool as_preset = *shown == q_.stack.kernels.blocks;
-    if (as_preset || q_.stack.with_blocks.contains(blocks)) {
+    const bool as_preset = *shown == question_.stack.kernels.blocks;
+    if (as_preset || question_.stack.with_blocks.contains(blocks)) {
       if (!as_preset) note(fmt::format("the log shows {} blocks", blocks));
       asked_.set.push_back("stack.kernels.blocks=" + blocks);
-      q_ = read_question(asked_, presets_);
+      question_ = read_question(asked_, presets_);
     }
   }
-  for (const std::string& text : q_.notes) note(text);
+  for (const std::string& text : question_.notes) note(text);
 }
 
 void LogReader::begin_layout() {
-  plan_ = q_.plan.value_or(ParallelPlan{});
+  plan_ = question_.plan.value_or(ParallelPlan{});
   if (plan_known_) return;
   // DeepSpeed's pipeline engine prints times where the other prints rates.
   const bool of_stages = log_.format == LogFormat::deepspeed && log_.value == StepValue::seconds;
@@ -189,12 +189,12 @@ void LogReader::begin_layout() {
   if (!log_.says.contains("tp") && !log_.says.contains("dp"))
     throw UsageError(fmt::format(
         "{} does not say which layout it ran\n  for example: --log {}=tp2.pp2.dp16.z1.mbs1", file_, file_));
-  plan_.overlap_grad_reduce = q_.stack.can.overlap_grad_reduce;
-  plan_.overlap_param_gather = q_.stack.can.overlap_param_gather;
+  plan_.overlap_grad_reduce = question_.stack.can.overlap_grad_reduce;
+  plan_.overlap_param_gather = question_.stack.can.overlap_param_gather;
 }
 
 LogContext LogReader::context() const {
-  const bool in_file = q_.file.has_value();
+  const bool in_file = question_.file.has_value();
   const auto set = [&](const char* field) { return is_set(asked_.set, field); };
   LogContext context{
       .plan = plan_known_,
@@ -203,10 +203,10 @@ LogContext LogReader::context() const {
       .compute = !asked_.precision.empty() || in_file || set("training.compute"),
       .gradient = set("training.gradient"),
       .reduction = set("training.reduction"),
-      .gpus = q_.cluster.gpus(),
-      .selective_by_operation = q_.stack.rules.selective_by_operation};
+      .gpus = question_.cluster.gpus(),
+      .selective_by_operation = question_.stack.rules.selective_by_operation};
   if (!in_file && plan_known_) {
-    context.parts = q_.key_parts;
+    context.parts = question_.key_parts;
     std::erase_if(*context.parts,
                   [&](const std::string& p) { return std::ranges::find(added_, p) != added_.end(); });
   }
@@ -215,9 +215,10 @@ LogContext LogReader::context() const {
 
 // What the log says of model, training and layout, and shows of kernels.
 void LogReader::apply() {
-  for (const std::string& text : apply_log(log_, q_.model, q_.training, plan_, context())) note(text);
-  for (const std::string& text : apply_kernels(log_.kernels, q_.training, q_.stack)) note(text);
-  if (auto problem = unknown_format(q_.cluster.device, q_.training.compute)) {
+  for (const std::string& text : apply_log(log_, question_.model, question_.training, plan_, context()))
+    note(text);
+  for (const std::string& text : apply_kernels(log_.kernels, question_.training, question_.stack)) note(text);
+  if (auto problem = unknown_format(question_.cluster.device, question_.training.compute)) {
     problem->file = file_;
     problem->key = "compute";
     problem->hint = "its device is another: give the cluster that it was measured on";
@@ -228,26 +229,26 @@ void LogReader::apply() {
 // As its stack does it, unless the caller or the log says how.
 void LogReader::cut_stages() {
   if (!plan_.chunks.empty()) return;
-  if (plan_known_ && plan_.vp == q_.plan->vp && plan_.pp == q_.plan->pp) return;
-  plan_.chunks =
-      split_layers(q_.model, plan_.pp * plan_.vp, split_of(load_framework_map(presets_), q_.stack.name));
+  if (plan_known_ && plan_.vp == question_.plan->vp && plan_.pp == question_.plan->pp) return;
+  plan_.chunks = split_layers(question_.model, plan_.pp * plan_.vp,
+                              split_of(load_framework_map(presets_), question_.stack.name));
 }
 
 void LogReader::check_layout() const {
-  if (auto problems = validate(plan_, q_.model, q_.training); !problems.empty()) {
+  if (auto problems = validate(plan_, question_.model, question_.training); !problems.empty()) {
     for (Problem& p : problems) p.file = file_;
     throw ConfigError(std::move(problems));
   }
-  if (plan_.world() > q_.cluster.gpus())
+  if (plan_.world() > question_.cluster.gpus())
     throw ConfigError(Problem{file_, "layout", plan_key(plan_),
-                              fmt::format("at most the {} GPUs of --cluster", q_.cluster.gpus()), ""});
+                              fmt::format("at most the {} GPUs of --cluster", question_.cluster.gpus()), ""});
 }
 
 void LogReader::check_machine() {
   const int node = gpus_of_node();
   require_machine({file_, log_.device, log_.machine, plan_.world(), (plan_.world() + node - 1) / node, 0,
                    log_.device_GiB},
-                  q_.cluster, options_.allow_other_device, material_.notes);
+                  question_.cluster, options_.allow_other_device, material_.notes);
   const auto said = log_.said("gpus_of_node");
   if (said && *said != node && plan_.world() > std::min<std::int64_t>(node, *said) &&
       !options_.allow_other_device)
@@ -272,8 +273,8 @@ MeasuredRun LogReader::measured() {
   m.id = file_;
   m.source = "log";
   m.at = file_;
-  m.step = steady_step(log_, q_.training, plan_);
-  m.run = {q_.model, q_.training, plan_, q_.cluster, q_.stack, false, 1.0, ""};
+  m.step = steady_step(log_, question_.training, plan_);
+  m.run = {question_.model, question_.training, plan_, question_.cluster, question_.stack, false, 1.0, ""};
   m.run.memory_kind = log_.memory_kind;
   m.peak_memory_GiB = log_.peak_memory_GiB;
   m.peak_stages =
@@ -294,7 +295,7 @@ MeasuredRun LogReader::read() {
   apply();
   cut_stages();
   check_layout();
-  check_framework(log_, q_, plan_, stack_stated_, presets_, material_);
+  check_framework(log_, question_, plan_, stack_stated_, presets_, material_);
   check_machine();
   warn_of_unsteady_steps();
   return measured();

@@ -173,9 +173,9 @@ RunFolder::RunFolder(const std::string& folder, const CheckpointFlags& flags)
         Problem{"-o", "", folder, "a folder that can be made and written", "a file has this name"});
   if (flags.resume && !fs::exists(folder_, error) && !error)
     throw ConfigError(
-        Problem{"-o", "", folder, "the folder of a run to go on with",
+        Problem{"-o", "", folder, "the folder of a run to resume",
                 "there is no such folder: without --resume a run is begun there; a command that is "
-                "to begin a run and, given again, to go on with it, needs the folder: mkdir"});
+                "to begin a run and, given again, to resume it, needs the folder: mkdir"});
   require_plain_files(folder_, flags.follow_links);
   const bool used = fs::exists(folder_ / kSteps, error) || !committed_checkpoints(folder_).empty();
   if (used && !flags.resume)
@@ -311,8 +311,8 @@ void RunFolder::attach(TrainingRun& run, const PlanFile& plan, std::int64_t seed
     if (e.end_wait)
       tell(fmt::format("{}, the last; the end of the run waited {:.2f} s for it", what, e.end_wait->v));
     else
-      tell(fmt::format("{} in {:.2f} s beside training, which stood still for {:.4f} s{}", what, e.writing.v,
-                       e.pause.v,
+      tell(fmt::format("{} in {:.2f} s, overlapped with training, which it stalled for {:.4f} s{}", what,
+                       e.writing.v, e.pause.v,
                        step_.v > 0 ? fmt::format(", {:.2g} % of a step", 100 * (e.pause / step_)) : ""));
   };
   save_.on_problem = warn_;

@@ -96,14 +96,14 @@ void add_data_options(CLI::App& app, DataOptions& o) {
   add_number(app,
              {.flag = "--eval-every",
               .metavar = "N",
-              .text = "steps between two looks at the held-out text, also behind the last; 0 = never",
+              .text = "steps between two evaluations on held-out text, also after the last; 0 = never",
               .min = 0,
               .max = 1e9},
              o.eval_every);
   add_number(app,
              {.flag = "--eval-batches",
               .metavar = "N",
-              .text = "global batches of held-out text of each look and data set",
+              .text = "global batches of held-out text of each evaluation and data set",
               .min = 1,
               .max = 1e9},
              o.eval_batches);

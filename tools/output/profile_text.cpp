@@ -82,7 +82,7 @@ void print_facts(Session& session, const MachineFacts& facts) {
 }
 
 void print_works(Session& session, const WorkProfile& profile) {
-  Table table({{"work", Align::left},
+  Table table({{"operation", Align::left},
                {"mean us", Align::right},
                {"median us", Align::right},
                {"quartiles +- %", Align::right, 1},

@@ -155,7 +155,7 @@ void print_search(const Asking& a, const SearchReport& report, std::string_view 
         duration_text(report.wall_s)));
     if (const std::uint64_t tried = report.refined + report.moved; tried > 0)
       a.say(
-          fmt::format("Beside these nothing faster was found ({} such layouts simulated): a local search, no "
+          fmt::format("Off it nothing faster was found ({} layouts simulated): a local search, no "
                       "proof.",
                       with_thousands(tried)));
   } else if (!report.exact)

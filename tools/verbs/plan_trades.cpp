@@ -144,7 +144,7 @@ ExitCode answer_front(const Asking& a) {
       "this space that does.");
   if (const auto moved = std::ranges::count_if(found.plans, &RankedPlan::off_grid))
     a.say(
-        fmt::format("Moved off the search grid or cut otherwise into stages, within that memory: {} of {} "
+        fmt::format("Refined off the search grid or cut otherwise into stages, within that memory: {} of {} "
                     "({} such layouts "
                     "simulated), a local search, no proof.",
                     moved, found.plans.size(), with_thousands(found.report.moved + found.report.refined)));

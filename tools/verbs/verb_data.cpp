@@ -97,7 +97,7 @@ ExitCode check_data(Session& session, const DataVerbOptions& o) {
 
 void print_result(Session& session, const DataVerbOptions& o, const PrepareResult& result, double seconds) {
   auto& out = session.terminal.out;
-  if (result.resumed) out << "went on from what an earlier call had made\n";
+  if (result.resumed) out << "resumed what an earlier call had begun\n";
   print_index(session, result.index);
   const auto tokens =
       static_cast<double>(result.index.tokens(DataSplit::train) + result.index.tokens(DataSplit::validation));

@@ -228,7 +228,7 @@ ExitCode run(Session& session) {
 Verb doctor_verb() {
   return {
       .name = "doctor",
-      .summary = "say what this machine has, and how to get what is missing",
+      .summary = "report what this machine has, and how to get what is missing",
       .description =
           "Checks processor, memory, GPU and driver, MPI launcher, kinds of ranks, presets and the working "
           "folder. "

@@ -328,9 +328,10 @@ Run define_explain(CLI::App& app) {
 Verb explain_verb() {
   return {
       .name = "explain",
-      .summary = "say why this layout, and why not another",
+      .summary = "explain why this layout, and why not another",
       .description =
-          "Says where a layout's time goes, what the next ones lose and why, what the best layout would be "
+          "Reports where a layout's time goes, what the next ones lose and why, what the best layout would "
+          "be "
           "with another value of one field, and whether the choice would change on a slightly different "
           "machine. With --why KEY: what becomes of that layout, with numbers, and the smallest change that "
           "makes it possible. Without a layout, what 'sextant plan' recommends is looked for first.",

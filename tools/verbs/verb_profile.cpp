@@ -69,7 +69,8 @@ void check_options(const ProfileVerbOptions& o) {
 class Profiling {
  public:
   // Reads and checks every plan, before anything is measured.
-  Profiling(Session& session, const ProfileVerbOptions& o) : session_(session), o_(o), watch_(o.running) {
+  Profiling(Session& session, const ProfileVerbOptions& o)
+      : session_(session), options_(o), watch_(o.running) {
     profile_.machine = machine_of(o.running);
     profile_.date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
     profile_.sextant = version_text();
@@ -94,13 +95,13 @@ class Profiling {
 
   void machine() {
     Progress progress(session_.terminal, "measuring", 0, "parts");
-    const int ranks = o_.ranks > 0 ? o_.ranks : o_.running.device == "cuda" ? 1 : 2;
+    const int ranks = options_.ranks > 0 ? options_.ranks : options_.running.device == "cuda" ? 1 : 2;
     double parts = 0;
-    const MeasuredBy by = measure_machine(o_.running, ranks, o_.quick, watch_,
+    const MeasuredBy by = measure_machine(options_.running, ranks, options_.quick, watch_,
                                           [&](const std::string& part) { progress.update(parts++, part); });
     first_rank_ = by.first_rank;
     profile_.ranks = std::max(profile_.ranks, by.ranks);
-    if (by.ranks == 1 && o_.plans.empty())
+    if (by.ranks == 1 && options_.plans.empty())
       note(
           "no collective was measured, as one rank has nobody to talk to: predictions take collectives "
           "from the cluster file; mpirun -n N sextant profile --comm mpi measures those of N GPUs, with "
@@ -109,33 +110,34 @@ class Profiling {
 
   // Until all are measured, or somebody asks for the end; `keep` behind each.
   void works(const std::atomic<bool>& stopped, const std::function<void()>& keep) {
-    Progress progress(session_.terminal, "measuring", static_cast<double>(plans_.size()) * o_.steps, "steps");
+    Progress progress(session_.terminal, "measuring", static_cast<double>(plans_.size()) * options_.steps,
+                      "steps");
     for (std::size_t i = 0; i < plans_.size() && !stopped; ++i) {
       const Runnable& runnable = *plans_[i];
       ProfileOptions options;
-      options.steps = o_.steps;
-      if (runnable.on_gpu() && !o_.quick) options.warm_up = Seconds(1.5);
+      options.steps = options_.steps;
+      if (runnable.on_gpu() && !options_.quick) options.warm_up = Seconds(1.5);
       Bytes taken;
       options.progress = [&](double done) {
         taken = std::max(taken, watch_.taken());
-        progress.update((static_cast<double>(i) + done) * o_.steps);
+        progress.update((static_cast<double>(i) + done) * options_.steps);
       };
-      const std::string name = o_.plans.empty() ? runnable.file().model.name : o_.plans[i];
+      const std::string name = options_.plans.empty() ? runnable.file().model.name : options_.plans[i];
       std::string timed_by = "events";
       const auto traced = trace(runnable, timed_by);
       if (traced) options.timer = &traced->timer();
       watch_.note("before " + name);
       first_rank_ = profile_plan(runnable.training(), options, profile_);
-      const bool own_gpu = o_.running.processes() || runnable.graph().plan.world() == 1;
+      const bool own_gpu = options_.running.processes() || runnable.graph().plan.world() == 1;
       if (double& outside = watch_.facts().outside_GiB; own_gpu && taken > runnable.account())
         outside = std::max(outside, gib(taken - runnable.account()));
       if (traced) tell(*traced, timed_by);
       if (i == 0) profile_.timed_by = timed_by;
       if (timed_by != profile_.timed_by)
         note(fmt::format("operations of {} are timed by {}", name, timed_by));
-      if (runnable.on_gpu() && !o_.running.processes() && runnable.graph().plan.world() > 1)
+      if (runnable.on_gpu() && !options_.running.processes() && runnable.graph().plan.world() > 1)
         note("ranks shared one GPU: their collectives are copies within its memory, not over links");
-      for (const SlowKernels& slow : slow_kernels(o_.running)) note(slow.why);
+      for (const SlowKernels& slow : slow_kernels(options_.running)) note(slow.why);
       measured_ = i + 1;
       if (first_rank_) keep();
     }
@@ -157,7 +159,7 @@ class Profiling {
 
  private:
   void add(const std::string& name, PlanFile file) {
-    RunningOptions running = o_.running;
+    RunningOptions running = options_.running;
     running.plan = name;
     plans_.push_back(std::make_unique<Runnable>(running, std::move(file), "", session_.presets()));
     plans_.back()->require_room();
@@ -189,7 +191,7 @@ class Profiling {
   }
 
   Session& session_;
-  const ProfileVerbOptions& o_;
+  const ProfileVerbOptions& options_;
   MachineWatch watch_;
   WorkProfile profile_;
   std::vector<std::unique_ptr<Runnable>> plans_;

@@ -38,7 +38,7 @@ std::optional<PlanFile> choose_plan(Session& session, const RunFolder& folder,
     start.own = folder.own_plan();
     if (!start.own && question.model.empty())
       throw UsageError(
-          fmt::format("{} holds no run to go on with, and no plan file was given to begin one", o.output));
+          fmt::format("{} holds no run to resume, and no plan file was given to begin one", o.output));
     if (start.own) {
       o.running.plan = start.own->name;
       return start.own->plan;
@@ -253,7 +253,7 @@ Verb run_verb() {
                    {"saved every 2 of 4 steps",
                     "sextant run tiny.json --steps 4 --save-every 2 -o saved-run"},
                    {"two steps more", "sextant run -o saved-run --resume --steps 6"},
-                   {"on text, with a look at what is held out",
+                   {"on text, evaluated on held-out text",
                     "sextant run tiny.json --steps 4 --data tokens --packing apart --eval-every 2 "
                     "--print-every 2"}},
       .define = define_run};

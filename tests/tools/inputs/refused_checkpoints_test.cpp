@@ -124,8 +124,8 @@ TEST_F(RunCheckpoints, NothingIsMadeForWhatIsRefused) {
 TEST_F(RunCheckpoints, WhatIsRefused) {
   good({"two.json", "--steps", "2", "-o", "run"});
   usage({"run", "two.json", "--resume"}, {"add -o DIR"});
-  usage({"run", "-o", "nowhere", "--resume"}, {"nowhere", "the folder of a run to go on with"});
-  usage({"run", "-o", "folder", "--resume"}, {"folder", "no run to go on with"});
+  usage({"run", "-o", "nowhere", "--resume"}, {"nowhere", "the folder of a run to resume"});
+  usage({"run", "-o", "folder", "--resume"}, {"folder", "no run to resume"});
   usage({"run", "two.json", "--save-every", "3"}, {"add -o DIR"});
   usage({"run", "two.json", "-o", "other", "--resume-step", "3"}, {"goes with --resume"});
   usage({"run", "two.json", "-o", "run"}, {"-o", "without a run in it", "--resume continues it"});

@@ -22,7 +22,8 @@ TEST_F(RunCheckpoints, GoesOnWhereItWas) {
     const auto at = half.out.find("checkpoint of step " + step + ":");
     return at == std::string::npos ? half.out : half.out.substr(at, half.out.find('\n', at) - at);
   };
-  EXPECT_NE(line_of("2").find("beside training, which stood still for"), std::string::npos) << half.out;
+  EXPECT_NE(line_of("2").find("overlapped with training, which it stalled for"), std::string::npos)
+      << half.out;
   EXPECT_NE(line_of("2").find(" % of a step"), std::string::npos) << half.out;
   EXPECT_NE(line_of("4").find("the last; the end of the run waited"), std::string::npos) << half.out;
   EXPECT_EQ(saved("halves"), (std::vector<std::int64_t>{2, 4}));
