@@ -158,8 +158,10 @@ class Pool {
   }
   // `refine`: off the search grid as well.
   void search_within(const PlanLimits& within, int top, std::optional<Seconds> at_most, bool refine) {
-    ended_early_ |= budget_.over();
-    if (budget_.over()) return;
+    if (budget_.over()) {
+      ended_early_ = true;
+      return;
+    }
     const SearchSpace space = default_space(job_.model, job_.training, job_.cluster.device,
                                             fastest_.ranked.front().plan.world(), within);
     if (space.size() == 0) return;  // the user asks for what is unusual

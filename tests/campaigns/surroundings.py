@@ -173,7 +173,8 @@ def networks(c):
                 if link.is_ready:
                     ended = ends([start(c, rank, words, DISTURBED[0]) for rank in (0, 1)], 120)
             if not link.is_ready:
-                print(f"networks that lose and delay are left out: {link.err.strip().splitlines()[-1]}")
+                reason = link.err.strip().splitlines() or ["it ended"]
+                print(f"networks that lose and delay are left out: {reason[-1]}")
                 break
             codes = [code for code, _, _ in ended]
             wrong = "" if codes == [0, 0] else f"exit codes {codes}: {ended[0][2][-200:]} {ended[1][2][-200:]}"

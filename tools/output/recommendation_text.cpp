@@ -132,7 +132,8 @@ std::string reason_text(const Recommendation& r, const DecisionRule& rule) {
     if (r.plain)
       return fmt::format("with {} it is {} faster than the best safe layout without ({}).", features,
                          percent_text(r.plain->prediction.step / p.step - 1), layout_words(r.plain->plan));
-    std::string text = fmt::format("it needs {}: no safe layout without is nearly as fast.", features);
+    std::string text = fmt::format("it needs {}: no safe layout without {} nearly as fast.", features,
+                                   r.ended_early ? "was found that is" : "is");
     if (r.fuller_host)
       text += fmt::format(" {} takes {} less, but {:.4g} GiB of each host's memory.",
                           layout_words(r.fuller_host->plan),
