@@ -14,7 +14,7 @@ enum class CostSource : std::uint8_t { analytic, interpolated, measured };
 struct OpCost {
   Seconds duration, compute, memory, latency;
   CostSource source = CostSource::analytic;
-  bool beside = false;  // timed beside whatever runs beside it: interference is in it
+  bool overlapped = false;  // timed while others run: interference is in it
 };
 
 class CostModel {

@@ -8,10 +8,10 @@ namespace {
 
 constexpr double kSameSize = 1e-9;  // difference of logarithms
 
-OpCost scaled(OpCost cost, double factor, CostSource source, bool beside) {
+OpCost scaled(OpCost cost, double factor, CostSource source, bool overlapped) {
   for (Seconds* part : {&cost.duration, &cost.compute, &cost.memory, &cost.latency}) *part = *part * factor;
   cost.source = source;
-  cost.beside = beside;
+  cost.overlapped = overlapped;
   return cost;
 }
 

@@ -30,14 +30,14 @@ class Sweep {
 
   std::vector<MachineMeasurement> run() {
     part("copies", [&] { copies(); });
-    part("products", [&] { products(); });
+    part("products", [&] { gemms(); });
     part("launches", [&] { launches(); });
-    part("GEMMs overlapped with copies", [&] { product_beside_copies(); });
+    part("GEMMs overlapped with copies", [&] { gemm_overlapping_copies(); });
     nodes_ = nodes();
-    for (int ranks = 2; ranks < world_.size(); ranks *= 2) exchanges(ranks);
+    for (int ranks = 2; ranks < world_.size(); ranks *= 2) collectives(ranks);
     if (world_.size() > 1) {
-      exchanges(world_.size());
-      product_beside_exchange();
+      collectives(world_.size());
+      gemm_overlapping_collective();
     }
     return std::move(out_);
   }
@@ -132,18 +132,18 @@ class Sweep {
                    out_name = copied(CopyDirection::device_to_host);
     add(in_name, {}, in_alone, {bytes});
     add(out_name, {}, out_alone, {bytes});
-    const auto both = bench_.beside(
+    const auto both = bench_.concurrent(
         in, out, StreamBench::counts(summarize(in_alone).median, summarize(out_alone).median), 3);
     add(in_name, out_name, both.first, {bytes});
     add(out_name, in_name, both.second, {bytes});
   }
 
-  struct Product {
-    SquareProduct of;
+  struct Gemm {
+    SquareGemm of;
     StreamCall call;
     Amount amount;
   };
-  Product product(Dtype dtype, std::int64_t extent) {
+  Gemm gemm(Dtype dtype, std::int64_t extent) {
     const TensorView a = matrix(dtype, extent, extent), b = matrix(dtype, extent, extent),
                      c = matrix(dtype, extent, extent);
     const GemmArgs args{.a = a, .b = b, .c = c, .transpose_b = true, .threads = options_.threads};
@@ -159,10 +159,10 @@ class Sweep {
         {0, 2.0 * static_cast<double>(extent) * static_cast<double>(extent) * static_cast<double>(extent)}};
   }
 
-  void products() {
+  void gemms() {
     for (const Dtype dtype : options_.formats)
       for (const std::int64_t extent : options_.extents) {
-        const Product p = product(dtype, extent);
+        const Gemm p = gemm(dtype, extent);
         add(p.of, {}, bench_.alone(p.call, options_.repetitions), p.amount);
         memory_.clear();
       }
@@ -190,24 +190,24 @@ class Sweep {
     memory_.clear();
   }
 
-  void product_beside_copies() {
+  void gemm_overlapping_copies() {
     const CopyPlaces places = copy_places();
-    const Product p = product(options_.formats.back(), options_.extents.back());
+    const Gemm p = gemm(options_.formats.back(), options_.extents.back());
     const double own = summarize(bench_.alone(p.call, 3)).median;
     for (const CopyDirection direction : {CopyDirection::host_to_device, CopyDirection::device_to_host}) {
       const bool in = direction == CopyDirection::host_to_device;
       const StreamCall moves = in ? copy(places.on_device[0], Space::device, places.on_host[0], Space::host)
                                   : copy(places.on_host[1], Space::host, places.on_device[1], Space::device);
       const double other = summarize(bench_.alone(moves, 3)).median;
-      const auto both = bench_.beside(p.call, moves, StreamBench::counts(own, other), 3);
+      const auto both = bench_.concurrent(p.call, moves, StreamBench::counts(own, other), 3);
       add(p.of, copied(direction), both.first, p.amount);
       add(copied(direction), p.of, both.second, {static_cast<double>(options_.copy_bytes)});
     }
     memory_.clear();
   }
 
-  StreamCall exchange(CollectiveKind kind, Communicator& group, std::int64_t bytes, std::byte* from,
-                      std::byte* to) {
+  StreamCall collective(CollectiveKind kind, Communicator& group, std::int64_t bytes, std::byte* from,
+                        std::byte* to) {
     return [this, kind, &group, bytes, from, to](StreamId stream) {
       device_.launch(stream, [kind, &group, bytes, from, to](NativeStream s) {
         const auto counts = even_split(bytes / 4, group.size());
@@ -242,7 +242,7 @@ class Sweep {
     }
     return out;
   }
-  Exchange exchanged(CollectiveKind kind, std::int64_t bytes, int ranks) const {
+  MeasuredCollective collective_of(CollectiveKind kind, std::int64_t bytes, int ranks) const {
     return {kind, Bytes(bytes), ranks, nodes_[static_cast<std::size_t>(ranks - 1)], options_.one_device};
   }
 
@@ -258,25 +258,25 @@ class Sweep {
                       Reduction::max, {});
   }
 
-  void exchanges(int ranks) {
+  void collectives(int ranks) {
     if (world_.rank() == 0 && options_.before_part)
       options_.before_part(fmt::format("collectives of {} ranks", ranks));
     const bool member = world_.rank() < ranks;
     const std::unique_ptr<Communicator> group = member ? first_ranks(ranks) : nullptr;
-    const std::int64_t most = *std::ranges::max_element(options_.exchange_bytes);
+    const std::int64_t most = *std::ranges::max_element(options_.collective_bytes);
     if (member) {
       matrix(Dtype::fp32, 1, most / 4);
       matrix(Dtype::fp32, 1, most / 4);
     }
     for (const CollectiveKind kind :
          {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter})
-      for (const std::int64_t bytes : options_.exchange_bytes) {
+      for (const std::int64_t bytes : options_.collective_bytes) {
         std::vector<double> seconds;
         if (member)
-          seconds = bench_.alone(exchange(kind, *group, bytes, memory_[0].data(), memory_[1].data()),
+          seconds = bench_.alone(collective(kind, *group, bytes, memory_[0].data(), memory_[1].data()),
                                  options_.repetitions, [&] { meet(*group); });
         slowest(seconds, static_cast<std::size_t>(options_.repetitions));
-        add(exchanged(kind, bytes, ranks), {}, seconds, {sent(kind, bytes, ranks)});
+        add(collective_of(kind, bytes, ranks), {}, seconds, {sent(kind, bytes, ranks)});
       }
     memory_.clear();
     world_.barrier({});
@@ -289,26 +289,26 @@ class Sweep {
 
   // All ranks at once: they may share a device, so the product is measured alone in the same way. The smallest product, about
   // that of a layer: an exchange waits for one that fills the device, and a long one would count as interference.
-  void product_beside_exchange() {
+  void gemm_overlapping_collective() {
     if (world_.rank() == 0 && options_.before_part) options_.before_part("GEMMs concurrent with collectives");
     const int ranks = world_.size();
-    const std::int64_t bytes = *std::ranges::max_element(options_.exchange_bytes);
+    const std::int64_t bytes = *std::ranges::max_element(options_.collective_bytes);
     const auto group = first_ranks(ranks), meeting = first_ranks(ranks);  // one for each stream
-    const Product p = product(options_.formats.back(), options_.extents.front());
+    const Gemm p = gemm(options_.formats.back(), options_.extents.front());
     const TensorView from = matrix(Dtype::fp32, 1, bytes / 4), to = matrix(Dtype::fp32, 1, bytes / 4);
     const StreamCall all_reduce =
-        exchange(CollectiveKind::all_reduce, *group, bytes, static_cast<std::byte*>(from.data),
-                 static_cast<std::byte*>(to.data));
+        collective(CollectiveKind::all_reduce, *group, bytes, static_cast<std::byte*>(from.data),
+                   static_cast<std::byte*>(to.data));
     const auto begin = [&] { meet(*meeting); };
     std::vector<double> own = bench_.alone(p.call, options_.repetitions, begin),
                         other = bench_.alone(all_reduce, options_.repetitions, begin);
     slowest(own, own.size());  // all ranks make the same number of calls
     slowest(other, other.size());
     const auto counts = StreamBench::counts(summarize(own).median, summarize(other).median);
-    const auto both = bench_.beside(p.call, all_reduce, counts, 3, begin);
-    SquareProduct at_once = p.of;
+    const auto both = bench_.concurrent(p.call, all_reduce, counts, 3, begin);
+    SquareGemm at_once = p.of;
     at_once.ranks = ranks;
-    const Exchange sum = exchanged(CollectiveKind::all_reduce, bytes, ranks);
+    const MeasuredCollective sum = collective_of(CollectiveKind::all_reduce, bytes, ranks);
     add(at_once, {}, own, p.amount);
     add(at_once, sum, both.first, p.amount);
     add(sum, at_once, both.second, {sent(CollectiveKind::all_reduce, bytes, ranks)});
@@ -334,7 +334,7 @@ SweepOptions sweep_of_gpu() {
   o.copy_bytes = std::int64_t{512} << 20;
   o.formats = {Dtype::bf16};
   o.extents = {4096, 8192, 16384};
-  o.exchange_bytes = {1 << 16, 1 << 20, 1 << 24, 1 << 28};
+  o.collective_bytes = {1 << 16, 1 << 20, 1 << 24, 1 << 28};
   return o;
 }
 
@@ -344,7 +344,7 @@ SweepOptions quick_sweep() {
   o.copy_bytes = 1 << 20;
   o.formats = {Dtype::bf16};
   o.extents = {64, 128};
-  o.exchange_bytes = {1 << 12, 1 << 16};
+  o.collective_bytes = {1 << 12, 1 << 16};
   return o;
 }
 

@@ -23,7 +23,7 @@ struct SweepOptions {
   int threads = 1;                                          // in a product
   std::string node;         // the machine of this rank: ranks of one name exchange within a node
   bool one_device = false;  // which all ranks share
-  std::vector<std::int64_t> exchange_bytes = {1 << 16, 1 << 20, 1 << 23};
+  std::vector<std::int64_t> collective_bytes = {1 << 16, 1 << 20, 1 << 23};
   std::function<void(const std::string& part)> before_part = {};  // on rank 0: "copies", "products", ...
 };
 SweepOptions sweep_of_gpu();

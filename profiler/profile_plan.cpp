@@ -95,7 +95,7 @@ std::int64_t bytes_of(const Work& work) {
 }
 
 // One call as the op makes it, on bytes that mean nothing.
-void exchange(const Work& work, Communicator& group, std::byte* from, std::byte* to, NativeStream stream) {
+void collective(const Work& work, Communicator& group, std::byte* from, std::byte* to, NativeStream stream) {
   if (const auto* transfer = std::get_if<TransferWork>(&work)) {
     if (group.rank() == 0) return group.send(from, transfer->bytes.v, 1, stream);
     return group.recv(to, transfer->bytes.v, 0, stream);
@@ -129,8 +129,8 @@ Allocation zeros(Device& device, const KernelTable& kernels, StreamId stream, st
 
 // Every distinct exchange of the graph once alone: the first op that needs it, on all ranks that it concerns. All meet on
 // their streams first, so that on a GPU too none of them is timed waiting for the others.
-void measure_exchanges(RankTrainer& trainer, const ExecutionGraph& graph, const KernelTable& kernels,
-                       int repetitions, Samples& samples) {
+void measure_collectives(RankTrainer& trainer, const ExecutionGraph& graph, const KernelTable& kernels,
+                         int repetitions, Samples& samples) {
   std::map<WorkId, OpId> first;
   std::int64_t most = 0;
   for (OpId id = 0; id < graph.ops.size(); ++id)
@@ -150,7 +150,7 @@ void measure_exchanges(RankTrainer& trainer, const ExecutionGraph& graph, const 
       device.launch(stream, [&](NativeStream s) { group.barrier(s); });
       const Event begin = device.record(stream);
       device.launch(stream, [&, &what = graph.works[work]](NativeStream s) {
-        exchange(what, group, from.data(), to.data(), s);
+        collective(what, group, from.data(), to.data(), s);
       });
       const Event end = device.record(stream);
       device.synchronize(end);
@@ -182,7 +182,7 @@ bool profile_plan(const TrainingRun& how, const ProfileOptions& options, WorkPro
   run.expected.clear();
   run.timer = options.timer;
   run.on_start = [&](RankTrainer& trainer, int) {
-    measure_exchanges(trainer, run.graph, run.kernels, options.repetitions, samples);
+    measure_collectives(trainer, run.graph, run.kernels, options.repetitions, samples);
   };
   run.on_end = nullptr;
   if (run.processes) run.on_end = [&](RankTrainer& trainer, int) { samples.share(trainer.all_ranks()); };

@@ -51,10 +51,10 @@ std::pair<int, int> StreamBench::counts(double first_s, double second_s) {
   return {count(first_s), count(second_s)};
 }
 
-StreamBench::Beside StreamBench::beside(const StreamCall& first, const StreamCall& second,
-                                        std::pair<int, int> counts, int repetitions,
-                                        const std::function<void()>& before) {
-  Beside out;
+StreamBench::Concurrent StreamBench::concurrent(const StreamCall& first, const StreamCall& second,
+                                                std::pair<int, int> counts, int repetitions,
+                                                const std::function<void()>& before) {
+  Concurrent out;
   for (int r = 0; r <= repetitions; ++r) {
     if (before) before();
     std::vector<Event> own = {device_.record(first_)}, other = {device_.record(second_)};

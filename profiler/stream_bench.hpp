@@ -25,13 +25,13 @@ class StreamBench {
   // most kMost.
   static std::pair<int, int> counts(double first_s, double second_s);
 
-  struct Beside {
+  struct Concurrent {
     std::vector<double> first,
         second;  // seconds of one call while the other's stream was busy from before to after
   };
   // Both calls at the same time, `counts` of each, `repetitions` times, of which the first is dropped.
-  Beside beside(const StreamCall& first, const StreamCall& second, std::pair<int, int> counts,
-                int repetitions, const std::function<void()>& before = {});
+  Concurrent concurrent(const StreamCall& first, const StreamCall& second, std::pair<int, int> counts,
+                        int repetitions, const std::function<void()>& before = {});
 
   Device& device() { return device_; }
   StreamId stream() const { return first_; }

@@ -24,8 +24,8 @@ constexpr std::array kOtherPackers = {Packer{"\x28\xb5\x2f\xfd", "zstd", "zstd -
                                       Packer{"PK\x03\x04", "zip", "unzip"}};
 
 [[noreturn]] void damaged(const std::string& file, std::string found) {
-  throw ConfigError(
-      Problem{file, "", std::move(found), "a gzip file, whole", "was it downloaded whole? gzip -t tells"});
+  throw ConfigError(Problem{file, "", std::move(found), "a gzip file, whole",
+                            "was it downloaded whole? gzip -t checks it"});
 }
 
 }  // namespace

@@ -13,25 +13,25 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 LinkSharing GroupLinks::sharing(const RankPattern& pattern) const {
   LinkSharing use;
   const int last = pattern.block() - 1;
-  use.nic_users.assign(static_cast<std::size_t>(seat(last).bundle) + 1, 0);
+  use.nic_users.assign(static_cast<std::size_t>(place(last).bundle) + 1, 0);
   const bool pcie = spec.node.link == NodeLinkKind::pcie,
              shared = spec.node.link == NodeLinkKind::shared_memory;
   if (pcie) use.uplink_users.assign(use.nic_users.size(), 0);
-  if (shared) use.memory_users.assign(static_cast<std::size_t>(seat(last).domain) + 1, 0);
+  if (shared) use.memory_users.assign(static_cast<std::size_t>(place(last).domain) + 1, 0);
   std::vector<int> members;
   for (const int base : pattern.bases()) {
     pattern.members(base, members);
-    if (pattern.continues() || seat(members.front()).domain != seat(members.back()).domain)
-      for (const int r : members) ++use.nic_users[static_cast<std::size_t>(seat(r).bundle)];
+    if (pattern.continues() || place(members.front()).domain != place(members.back()).domain)
+      for (const int r : members) ++use.nic_users[static_cast<std::size_t>(place(r).bundle)];
     if (!pcie && !shared) continue;
     for (auto run = members.begin(); run != members.end();) {
-      const int domain = seat(*run).domain;
-      const auto end = std::find_if(run, members.end(), [&](int r) { return seat(r).domain != domain; });
+      const int domain = place(*run).domain;
+      const auto end = std::find_if(run, members.end(), [&](int r) { return place(r).domain != domain; });
       if (shared && end - run > 1)
         use.memory_users[static_cast<std::size_t>(domain)] += static_cast<int>(end - run);
-      if (pcie && seat(*run).bundle != seat(*(end - 1)).bundle)
+      if (pcie && place(*run).bundle != place(*(end - 1)).bundle)
         for (int previous = -1; run != end; ++run)
-          if (const int b = seat(*run).bundle; b != previous) {
+          if (const int b = place(*run).bundle; b != previous) {
             ++use.uplink_users[static_cast<std::size_t>(b)];
             previous = b;
           }
@@ -61,13 +61,13 @@ double GroupLinks::inside(std::span<const int> members, const LinkSharing* use) 
   }
   for (const int r : members) rate = std::min(rate, port(r));
   if (spec.node.link == NodeLinkKind::shared_memory) {
-    const int users = use ? use->memory_users[static_cast<std::size_t>(seat(members[0]).domain)] : 0;
+    const int users = use ? use->memory_users[static_cast<std::size_t>(place(members[0]).domain)] : 0;
     rate =
         std::min(rate, spec.node.host_memory_bandwidth.v / std::max(users, static_cast<int>(members.size())));
   }
-  if (spec.node.link == NodeLinkKind::pcie && seat(members.front()).bundle != seat(members.back()).bundle)
+  if (spec.node.link == NodeLinkKind::pcie && place(members.front()).bundle != place(members.back()).bundle)
     for (const int r : members) {
-      const int users = use ? use->uplink_users[static_cast<std::size_t>(seat(r).bundle)] : 1;
+      const int users = use ? use->uplink_users[static_cast<std::size_t>(place(r).bundle)] : 1;
       rate = std::min(rate, spec.device.host_link.v / std::max(users, 1));
     }
   return rate;
@@ -78,15 +78,15 @@ double GroupLinks::inside(std::span<const int> members, const LinkSharing* use) 
 double GroupLinks::outside(std::span<const int> members, const LinkSharing* use, bool leaves_leaf) const {
   double sum = 0;
   for (std::size_t i = 0; i < members.size();) {
-    const auto bundle = static_cast<std::size_t>(seat(members[i]).bundle);
+    const auto bundle = static_cast<std::size_t>(place(members[i]).bundle);
     std::size_t end = i;
-    while (end < members.size() && seat(members[end]).bundle == static_cast<int>(bundle)) ++end;
+    while (end < members.size() && place(members[end]).bundle == static_cast<int>(bundle)) ++end;
     const auto mine = static_cast<double>(end - i);
     const double users = use ? std::max(use->nic_users[bundle], 1) : mine;
     double share = bundle_rate[bundle] * (mine / users);
     if (spec.node.link != NodeLinkKind::shared_memory)
       share = std::min(share, mine * spec.device.host_link.v);
-    sum += leaves_leaf ? share * uplink_factor(seat(members[i])) : share;
+    sum += leaves_leaf ? share * uplink_factor(place(members[i])) : share;
     i = end;
   }
   return sum;
@@ -98,12 +98,12 @@ GroupShape GroupLinks::shape(std::span<const int> members, bool leaves_domain, b
   out.size = static_cast<int>(members.size());
   out.nodes = 0;
   double node_rate = kInfinite, network_rate = kInfinite;
-  leaves_domain = leaves_domain || seat(members.front()).domain != seat(members.back()).domain;
-  leaves_leaf = leaves_leaf || seat(members.front()).leaf != seat(members.back()).leaf;
+  leaves_domain = leaves_domain || place(members.front()).domain != place(members.back()).domain;
+  leaves_leaf = leaves_leaf || place(members.front()).leaf != place(members.back()).leaf;
   for (std::size_t i = 0; i < members.size();) {
-    const int domain = seat(members[i]).domain;
+    const int domain = place(members[i]).domain;
     std::size_t end = i;
-    while (end < members.size() && seat(members[end]).domain == domain) ++end;
+    while (end < members.size() && place(members[end]).domain == domain) ++end;
     const auto run = members.subspan(i, end - i);
     if (run.size() > 1) node_rate = std::min(node_rate, inside(run, use));
     if (leaves_domain) network_rate = std::min(network_rate, outside(run, use, leaves_leaf));
@@ -154,33 +154,33 @@ double GroupLinks::pair_rate(int from, int to, int stride, int stages, int world
     int n = 0;
     const auto b = static_cast<std::size_t>(bundle);
     for (int r = bundle_first[b]; r < std::min(bundle_first[b + 1], world); ++r)
-      if (const int peer = next(r, step); peer >= 0 && seat(peer).domain != seat(r).domain) ++n;
+      if (const int peer = next(r, step); peer >= 0 && place(peer).domain != place(r).domain) ++n;
     return n;
   };
   const auto end = [&](int rank, int step) {
-    const int b = seat(rank).bundle;
+    const int b = place(rank).bundle;
     return std::min(bundle_rate[static_cast<std::size_t>(b)] / users(b, step),
                     spec.node.link == NodeLinkKind::shared_memory ? kInfinite : spec.device.host_link.v);
   };
   double rate = std::min(end(from, 1), end(to, -1));
-  if (leaves_matter() && seat(from).leaf != seat(to).leaf) {
+  if (leaves_matter() && place(from).leaf != place(to).leaf) {
     // The pairs of one rail that leave (step 1) or enter (-1) a rank's leaf share its uplink.
     const auto crossing = [&](int rank, int step) {
-      const auto first = std::ranges::lower_bound(seats, seat(rank).leaf, {}, &Seat::leaf);
+      const auto first = std::ranges::lower_bound(places, place(rank).leaf, {}, &RankPlace::leaf);
       int n = 0;
-      for (auto r = static_cast<int>(first - seats.begin()); r < world && seat(r).leaf <= seat(rank).leaf;
+      for (auto r = static_cast<int>(first - places.begin()); r < world && place(r).leaf <= place(rank).leaf;
            ++r) {
         const bool same_rail =
-            !spec.fabric.rails || (seat(r).bundle - seat(rank).bundle) % parts.bundles == 0;
-        if (const int peer = next(r, step); same_rail && peer >= 0 && seat(peer).leaf != seat(r).leaf) ++n;
+            !spec.fabric.rails || (place(r).bundle - place(rank).bundle) % parts.bundles == 0;
+        if (const int peer = next(r, step); same_rail && peer >= 0 && place(peer).leaf != place(r).leaf) ++n;
       }
       return std::max(n, 1);
     };
     const double uplink = parts.bundle.v * (spec.fabric.rails ? 1 : parts.bundles) * spec.fabric.leaf_nodes /
                           spec.fabric.oversubscription;
-    rate = std::min(rate, uplink * uplink_factor(seat(from)) / crossing(from, 1));
+    rate = std::min(rate, uplink * uplink_factor(place(from)) / crossing(from, 1));
     // Where nothing is degraded, a leaf is entered by as many as leave the one before it.
-    if (const double entry = uplink_factor(seat(to)); entry < 1)
+    if (const double entry = uplink_factor(place(to)); entry < 1)
       rate = std::min(rate, uplink * entry / crossing(to, -1));
   }
   return rate;

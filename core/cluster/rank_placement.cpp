@@ -62,7 +62,7 @@ RankPlacement::RankPlacement(const ClusterSpec& s)
   const auto defective = defective_nodes(spec);
   const int gpus = spec.node.gpus, per_domain = spec.node.domain_nodes;
   const std::vector<GpuState> sound(static_cast<std::size_t>(gpus));
-  seats.reserve(static_cast<std::size_t>(spec.nodes) * static_cast<std::size_t>(gpus));
+  places.reserve(static_cast<std::size_t>(spec.nodes) * static_cast<std::size_t>(gpus));
   int plain_kind = -1;
   for (int domain = 0; domain < parts.domains; ++domain) {
     const int first = domain * per_domain, nodes = std::min(per_domain, spec.nodes - first);
@@ -87,15 +87,15 @@ RankPlacement::RankPlacement(const ClusterSpec& s)
       const int node = first + slot / gpus;
       const int bundle = node * parts.bundles + slot % gpus / parts.gpus_per_bundle;
       if (slot % parts.gpus_per_bundle == 0) {
-        bundle_first.push_back(static_cast<int>(seats.size()));
+        bundle_first.push_back(static_cast<int>(places.size()));
         bundle_rate.push_back(k.bundle[static_cast<std::size_t>(slot / parts.gpus_per_bundle)]);
       }
       if (k.state[static_cast<std::size_t>(slot)].missing) continue;
       const int leaf = spec.fabric.leaf_nodes > 0 ? node / spec.fabric.leaf_nodes : 0;
-      seats.push_back({domain, node, leaf, bundle, slot, kind});
+      places.push_back({domain, node, leaf, bundle, slot, kind});
     }
   }
-  bundle_first.push_back(static_cast<int>(seats.size()));
+  bundle_first.push_back(static_cast<int>(places.size()));
   period = gpus * per_domain;
   if (leaves_matter()) period = std::lcm(period, gpus * spec.fabric.leaf_nodes);
 }

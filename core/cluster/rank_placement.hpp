@@ -19,7 +19,7 @@ struct DomainKind {
 };
 
 // Bundles are numbered over the whole cluster, in rank order.
-struct Seat {
+struct RankPlace {
   int domain = 0, node = 0, leaf = 0, bundle = 0;
   int slot = 0;  // in its NVLink domain
   int kind = 0;  // of its NVLink domain
@@ -29,7 +29,7 @@ struct RankPlacement {
   ClusterSpec spec;
   NodeParts parts;
   std::vector<DomainKind> kinds;
-  std::vector<Seat> seats;          // by rank
+  std::vector<RankPlace> places;    // by rank
   std::vector<int> bundle_first;    // first rank of each bundle, and one past the end
   std::vector<double> bundle_rate;  // by bundle
   UplinkFactors uplinks;
@@ -37,16 +37,16 @@ struct RankPlacement {
   bool uniform = true;  // every NVLink domain alike, and every leaf
 
   explicit RankPlacement(const ClusterSpec&);
-  const Seat& seat(int rank) const { return seats[static_cast<std::size_t>(rank)]; }
+  const RankPlace& place(int rank) const { return places[static_cast<std::size_t>(rank)]; }
   double port(int rank) const {
-    const Seat& s = seat(rank);
+    const RankPlace& s = place(rank);
     return kinds[static_cast<std::size_t>(s.kind)].port[static_cast<std::size_t>(s.slot)];
   }
   const GpuState& state(int rank) const {
-    const Seat& s = seat(rank);
+    const RankPlace& s = place(rank);
     return kinds[static_cast<std::size_t>(s.kind)].state[static_cast<std::size_t>(s.slot)];
   }
-  double uplink_factor(const Seat& s) const { return uplinks.of(s.leaf, s.bundle % parts.bundles); }
+  double uplink_factor(const RankPlace& s) const { return uplinks.of(s.leaf, s.bundle % parts.bundles); }
   bool leaves_matter() const {
     return spec.fabric.leaf_nodes > 0 && (spec.fabric.oversubscription > 1 || !uplinks.all_sound());
   }

@@ -23,8 +23,8 @@ Topology::~Topology() = default;
 Topology::Topology(Topology&&) noexcept = default;
 Topology& Topology::operator=(Topology&&) noexcept = default;
 
-int Topology::ranks() const { return static_cast<int>(impl_->seats.size()); }
-int Topology::node_of(int rank) const { return impl_->seats.at(static_cast<std::size_t>(rank)).node; }
+int Topology::ranks() const { return static_cast<int>(impl_->places.size()); }
+int Topology::node_of(int rank) const { return impl_->places.at(static_cast<std::size_t>(rank)).node; }
 double Topology::compute_factor(int rank) const {
   SEXTANT_CHECK(rank >= 0 && rank < ranks(), "no such rank");
   return impl_->state(rank).compute;
@@ -75,8 +75,8 @@ GroupShape Topology::repeated_group(std::span<const int> members, int concurrent
     double least = std::numeric_limits<double>::infinity();
     int last = -1;
     for (const int r : members) {
-      if (impl_->seat(r).kind == last) continue;
-      last = impl_->seat(r).kind;
+      if (impl_->place(r).kind == last) continue;
+      last = impl_->place(r).kind;
       double all = 0;
       for (const double b : impl_->kinds[static_cast<std::size_t>(last)].bundle) all += b;
       least = std::min(least, all / concurrent_per_node);
@@ -201,7 +201,7 @@ GroupShape Topology::slowest_stage_link(const RankGrid& grid, int stage) const {
   SEXTANT_CHECK(pattern.world() <= ranks(), "the plan has more ranks than the cluster");
   bool first = true;
   for (const int from : pattern.stage_ranks()) {
-    const Seat &a = impl_->seat(from), &b = impl_->seat(from + step);
+    const RankPlace &a = impl_->place(from), &b = impl_->place(from + step);
     GroupShape one;
     one.size = 2;
     if (a.domain == b.domain) {
@@ -252,7 +252,7 @@ BytesPerSecond Topology::bisection() const {
   const ClusterGraph graph(spec);
   std::vector<ClusterVertex> left, right;
   for (int r = 0; r < ranks(); ++r) {
-    const Seat& s = impl_->seat(r);
+    const RankPlace& s = impl_->place(r);
     const bool is_left = half_domains > 0 ? s.domain < half_domains : r < ranks() / 2;
     (is_left ? left : right).push_back({gpu, s.node, s.slot % spec.node.gpus});
   }

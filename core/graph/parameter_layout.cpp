@@ -92,7 +92,7 @@ bool same_op(const Parameter& a, const Parameter& b) {
 }
 
 // Both are parts of one product where the stack joins them.
-bool one_product(const Parameter& a, const Parameter& b) {
+bool one_gemm(const Parameter& a, const Parameter& b) {
   const bool parts = (a.kind == Kind::q && b.kind == Kind::k) || (a.kind == Kind::k && b.kind == Kind::v) ||
                      (a.kind == Kind::gate && b.kind == Kind::up);
   return parts && a.chunk == b.chunk && a.layer == b.layer;
@@ -125,7 +125,7 @@ struct Builder {
     filled = round_up(filled + n, kAlignment);
   }
   bool stay_together(const Parameter& a, const Parameter& b) const {
-    return (whole_ops && same_op(a, b)) || (joined && one_product(a, b));
+    return (whole_ops && same_op(a, b)) || (joined && one_gemm(a, b));
   }
 };
 

@@ -100,7 +100,7 @@ constexpr std::string_view kShape =
     " layer_norm_epsilon activation_function seq_length original_max_position_embeddings ";
 
 // Of a part that is switched off, or of numerics and checkpoints.
-constexpr std::string_view kBesides =
+constexpr std::string_view kKeysOfNoShape =
     " use_sliding_window max_window_layers num_experts_per_tok n_ctx reorder_and_upcast_attn"
     " attention_softmax_in_fp32 masked_softmax_fusion bias_dropout_fusion skip_bias_add"
     " skip_bias_add_qkv slow_but_exact offset_alibi pretraining_tp quantization_config"
@@ -130,7 +130,7 @@ bool key_holds(std::string_view list, std::string_view key) {
 }
 
 bool is_known(std::string_view key) {
-  return key.starts_with('_') || key_holds(kShape, key) || key_holds(kBesides, key) ||
+  return key.starts_with('_') || key_holds(kShape, key) || key_holds(kKeysOfNoShape, key) ||
          key_holds(kBookkeeping, key) ||
          std::ranges::find(kOtherKeys, key, &OtherKey::key) != std::end(kOtherKeys);
 }

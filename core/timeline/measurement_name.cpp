@@ -14,7 +14,7 @@ namespace {
 
 struct NameOf {
   std::string operator()(std::monostate) const { return ""; }
-  std::string operator()(const SquareProduct& p) const {
+  std::string operator()(const SquareGemm& p) const {
     const std::string alone = fmt::format("gemm {} {}x{}x{}", name(p.format), p.extent, p.extent, p.extent);
     return p.ranks > 1 ? fmt::format("{} on {} ranks", alone, p.ranks) : alone;
   }
@@ -25,7 +25,7 @@ struct NameOf {
   std::string operator()(const SmallestKernel& k) const {
     return k.by_host ? "launch by the host" : "launch";
   }
-  std::string operator()(const Exchange& e) const {
+  std::string operator()(const MeasuredCollective& e) const {
     std::string text = fmt::format("{} {}B g{}", name(e.kind), e.bytes.v, e.ranks);
     if (e.nodes > 1) text += fmt::format(" nodes{}", e.nodes);
     if (e.one_device) text += " one_device";
@@ -54,7 +54,7 @@ Measured guess(const std::vector<std::string_view>& words) {
     const auto format = dtype_from_name(words[1]);
     const auto extent = counted(split(words[2], 'x').front(), "");
     const auto ranks = words.size() > 4 ? counted(words[4], "") : 1;
-    if (format && extent && ranks) return SquareProduct{*format, *extent, *ranks};
+    if (format && extent && ranks) return SquareGemm{*format, *extent, *ranks};
   } else if (words[0] == "copy") {
     const auto moved = bytes(words[2]);
     if (!moved) return {};
@@ -66,7 +66,8 @@ Measured guess(const std::vector<std::string_view>& words) {
     const auto ranks = counted(words[2], "g");
     const int nodes = words.size() > 3 ? counted(words[3], "nodes").value_or(1) : 1;
     if (whole && ranks)
-      return Exchange{static_cast<CollectiveKind>(kind), *whole, *ranks, nodes, words.back() == "one_device"};
+      return MeasuredCollective{static_cast<CollectiveKind>(kind), *whole, *ranks, nodes,
+                                words.back() == "one_device"};
   }
   return {};
 }

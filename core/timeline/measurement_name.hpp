@@ -13,11 +13,11 @@
 
 namespace sextant {
 
-struct SquareProduct {
+struct SquareGemm {
   Dtype format = Dtype::fp32;
   std::int64_t extent = 0;
   int ranks = 1;  // that make such a product at the same time
-  bool operator==(const SquareProduct&) const = default;
+  bool operator==(const SquareGemm&) const = default;
 };
 struct CopyWithin {  // a device's memory
   Bytes bytes;
@@ -27,15 +27,16 @@ struct SmallestKernel {  // behind another such; by the host: until it is enqueu
   bool by_host = false;
   bool operator==(const SmallestKernel&) const = default;
 };
-struct Exchange {  // of the first ranks of the job
+struct MeasuredCollective {  // of the first ranks of the job
   CollectiveKind kind = CollectiveKind::all_reduce;
   Bytes bytes;  // as of CollectiveWork
   int ranks = 2, nodes = 1;
   bool one_device = false;  // ranks that share a GPU copy within its memory
-  bool operator==(const Exchange&) const = default;
+  bool operator==(const MeasuredCollective&) const = default;
 };
 // monostate: a name of another version.
-using Measured = std::variant<std::monostate, SquareProduct, CopyWithin, CopyWork, SmallestKernel, Exchange>;
+using Measured =
+    std::variant<std::monostate, SquareGemm, CopyWithin, CopyWork, SmallestKernel, MeasuredCollective>;
 
 std::string measurement_name(const Measured&);
 Measured parse_measurement(std::string_view name);

@@ -21,6 +21,9 @@ constexpr auto kWork = [](auto& io, auto& w) {
   io.optional("samples", w.samples, at_least(0));
   io.optional("outliers", w.outliers, at_least(0));
 };
+constexpr const char* kOperations = "operations";
+constexpr const char* kFormerOperations = "works";  // of version 0.1, read until version 0.3
+
 constexpr auto kProfile = [](auto& io, auto& p) {
   io.required("schema", p.schema);
   io.optional("machine", p.machine);
@@ -30,7 +33,7 @@ constexpr auto kProfile = [](auto& io, auto& p) {
   io.optional("timed_by", p.timed_by);
   io.optional("notes", p.notes);
   io.optional("ranks", p.ranks, at_least(1));
-  io.required("works", p.works);
+  io.required(kOperations, p.works);
   io.optional("facts", p.facts);
 };
 
@@ -42,16 +45,32 @@ void to_json(nlohmann::json& j, const WorkProfile& p) { write_object(j, p, kProf
 void from_json(const nlohmann::json& j, WorkProfile& p) {
   require_schema(j, kProfileSchema,
                  "a profile is written by: sextant profile --for plan.json -o profile.json");
-  read_object(j, p, kProfile);
+  if (const auto former = j.find(kFormerOperations); former != j.end() && !j.contains(kOperations)) {
+    nlohmann::json today = j;
+    today[kOperations] = *former;
+    today.erase(kFormerOperations);
+    read_object(today, p, kProfile);
+  } else {
+    read_object(j, p, kProfile);
+  }
   for (const auto& [key, work] : p.works)
     if (const std::string own = work_key(parse_work_key(key)); own != key)
       throw ConfigError(
-          Problem{"", "works", key, own, "an operation has one spelling: it is found by that alone"});
+          Problem{"", kOperations, key, own, "an operation has one spelling: it is found by that alone"});
 }
 
 WorkProfile load_profile(const std::string& file_or_name, const std::filesystem::path& presets) {
   std::error_code none;
-  if (std::filesystem::exists(file_or_name, none)) return load_json<WorkProfile>(file_or_name);
+  if (std::filesystem::exists(file_or_name, none)) {
+    WorkProfile profile;
+    with_json_file(file_or_name, [&](const nlohmann::json& j) {
+      from_json(j, profile);
+      if (!j.contains(kOperations))
+        profile.former = fmt::format("{}: \"{}\" is read as \"{}\"; the next version reads the latter alone",
+                                     file_or_name, kFormerOperations, kOperations);
+    });
+    return profile;
+  }
   if (const auto shipped = find_preset(presets, "profiles", file_or_name))
     return load_json<WorkProfile>(*shipped);
   const std::vector<std::string> names = preset_names(presets, "profiles");

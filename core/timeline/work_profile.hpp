@@ -35,6 +35,7 @@ struct WorkProfile {
   int ranks = 1;                              // that ran at the same time, at most
   std::map<std::string, MeasuredWork> works;  // by work_key
   std::optional<MachineFacts> facts;  // what the machine is; when it was measured as well, what it does
+  std::string former = {};            // of a file that was read: what is written as version 0.1 wrote it
   bool operator==(const WorkProfile&) const = default;
 };
 void to_json(nlohmann::json&, const WorkProfile&);

@@ -11,7 +11,7 @@
 #include "core/graph/block_tensors.hpp"
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/kernels.hpp"
-#include "kernels/cpu/tile_product.hpp"
+#include "kernels/cpu/tile_gemm.hpp"
 
 namespace sextant::cpu {
 namespace {
@@ -71,13 +71,13 @@ class AttentionCore {
             if (visible == Visible::none) continue;
             load_rows(g.k, key, kv_head, k0, nk, k);
             load_rows(g.v, key, kv_head, k0, nk, v);
-            tile_product<A>(nk, kTile, head_dim_, k.plain(), qt.data(), kTile, scores.data(), kTile, false);
+            tile_gemm<A>(nk, kTile, head_dim_, k.plain(), qt.data(), kTile, scores.data(), kTile, false);
             add_distances(scores, head, q0, nq, k0, nk);
             if (visible == Visible::some) hide_keys(scores, b, q0, nq, k0, nk);
             softmax.step(scores, nk);
             for (std::int64_t i = 0; i < nq; ++i)
               for (std::int64_t c = 0; c < padded_; ++c) o.row(i)[c] *= softmax.factor[i];
-            tile_product<A>(nq, padded_, nk, scores.transposed(), v.data(), padded_, o.data(), padded_, true);
+            tile_gemm<A>(nq, padded_, nk, scores.transposed(), v.data(), padded_, o.data(), padded_, true);
           }
           for (std::int64_t i = 0; i < nq; ++i) {
             const std::int64_t row = b * shape_.seq_q() + q0 + i;
@@ -168,8 +168,8 @@ class AttentionCore {
     if (visible == Visible::none) return;
     load_queries(g.q, b, of.head, q0, nq, t.q, scale_);
     load_queries(g.dout, b, of.head, q0, nq, t.dout, A{1});
-    tile_product<A>(nq, kTile, head_dim_, t.q.plain(), t.kt.data(), kTile, t.p.data(), kTile, false);
-    tile_product<A>(nq, kTile, head_dim_, t.dout.plain(), t.vt.data(), kTile, t.ds.data(), kTile, false);
+    tile_gemm<A>(nq, kTile, head_dim_, t.q.plain(), t.kt.data(), kTile, t.p.data(), kTile, false);
+    tile_gemm<A>(nq, kTile, head_dim_, t.dout.plain(), t.vt.data(), kTile, t.ds.data(), kTile, false);
     add_distances_by_query(t.p, of.head, q0, nq, k0, nk);
     mask(t.p, b, q0, nq, k0, nk, visible);
     for (std::int64_t i = 0; i < nq; ++i) {
@@ -184,11 +184,11 @@ class AttentionCore {
         srow[j] = prow[j] * (srow[j] - correction);
       }
     }
-    tile_product<A>(nk, padded_, nq, t.p.transposed(), t.dout.data(), padded_, t.dv.data(), padded_, true);
+    tile_gemm<A>(nk, padded_, nq, t.p.transposed(), t.dout.data(), padded_, t.dv.data(), padded_, true);
     // q carries the scale already, so dk needs none.
-    tile_product<A>(nk, padded_, nq, t.ds.transposed(), t.q.data(), padded_, t.dk.data(), padded_, true);
-    tile_product<A>(nq, padded_, nk, t.ds.plain(), t.k.data(), padded_, t.dq + (of.first + q0) * padded_,
-                    padded_, true);
+    tile_gemm<A>(nk, padded_, nq, t.ds.transposed(), t.q.data(), padded_, t.dk.data(), padded_, true);
+    tile_gemm<A>(nq, padded_, nk, t.ds.plain(), t.k.data(), padded_, t.dq + (of.first + q0) * padded_,
+                 padded_, true);
   }
 
   // Running maximum and sum of every query of a tile (Milakov & Gimelshein 2018).

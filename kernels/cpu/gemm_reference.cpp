@@ -10,7 +10,7 @@
 
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/kernels.hpp"
-#include "kernels/cpu/tile_product.hpp"
+#include "kernels/cpu/tile_gemm.hpp"
 #include "kernels/parallel.hpp"
 
 namespace sextant::cpu {
@@ -83,8 +83,8 @@ void run(const GemmArgs& g) {
     pack_left<T, A>(g, e.k, first, rows, left.data());
     A tile[kRowBlock * kPanel];
     for (std::int64_t j = 0; j < e.n; j += kPanel) {
-      tile_product<A>(rows, kPanel, e.k, {left.data(), 1, rows}, right.data() + j * e.k, kPanel, tile, kPanel,
-                      false);
+      tile_gemm<A>(rows, kPanel, e.k, {left.data(), 1, rows}, right.data() + j * e.k, kPanel, tile, kPanel,
+                   false);
       put(tile, rows, std::min(kPanel, e.n - j), kPanel, g.c.row<C>(first) + j, g.c.stride, g.accumulate);
     }
   };

@@ -30,7 +30,7 @@ std::string attention_fallback();
 std::string attention_second_choice();
 
 // The same of matrix products: how many shapes cuBLASLt has nothing for, and the first of them.
-std::string product_fallback();
+std::string gemm_fallback();
 
 // Why the attention library would not serve this shape, by its first choice, on a GPU of these properties, which it takes as
 // JSON and which need not be here; empty when it would. Asks its compiler: seconds.

@@ -128,8 +128,9 @@ struct CudnnGraph::State {
   std::size_t used = 0;  // of the plans
   std::int64_t most_workspace = 0;
 
-  Tensor tensor(const Extents4& extents, const Extents4& strides, CudnnType type, bool is_virtual,
-                bool by_value) {
+  enum class Held : std::uint8_t { in_memory, nowhere, by_value };  // nowhere: a virtual tensor
+  Tensor tensor(const Extents4& extents, const Extents4& strides, CudnnType type, Held held) {
+    const bool is_virtual = held == Held::nowhere, by_value = held == Held::by_value;
     auto made = std::make_unique<Descriptor>(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     const auto id = static_cast<std::int64_t>(tensors.size()) + 1;  // 0 is no number for a tensor
     const std::int64_t alignment = type == CudnnType::boolean || by_value ? 4 : 16;
@@ -168,17 +169,17 @@ CudnnGraph::CudnnGraph() : state_(std::make_unique<State>()) {}
 CudnnGraph::~CudnnGraph() = default;
 
 CudnnGraph::Tensor CudnnGraph::input(const Extents4& extents, const Extents4& strides, CudnnType type) {
-  return state_->tensor(extents, strides, type, false, false);
+  return state_->tensor(extents, strides, type, State::Held::in_memory);
 }
 CudnnGraph::Tensor CudnnGraph::virtual_tensor(const Extents4& extents, CudnnType type) {
-  return state_->tensor(extents, packed(extents), type, true, false);
+  return state_->tensor(extents, packed(extents), type, State::Held::nowhere);
 }
 CudnnGraph::Tensor CudnnGraph::virtual_tensor(const Extents4& extents, const Extents4& strides,
                                               CudnnType type) {
-  return state_->tensor(extents, strides, type, true, false);
+  return state_->tensor(extents, strides, type, State::Held::nowhere);
 }
 CudnnGraph::Tensor CudnnGraph::constant(float value) {
-  const Tensor t = state_->tensor({1, 1, 1, 1}, {1, 1, 1, 1}, CudnnType::fp32, false, true);
+  const Tensor t = state_->tensor({1, 1, 1, 1}, {1, 1, 1, 1}, CudnnType::fp32, State::Held::by_value);
   state_->constants.emplace_back(t, value);
   return t;
 }

@@ -205,38 +205,38 @@ void look_through(Search& search, const Fp8Operand& o) {
   SEXTANT_CHECK(first == o.source.rows, "fp8: parts of an operand");
 }
 
-constexpr int kProduct = 32, kProductRows = 8;  // a block of 32 x 8 threads makes 32 x 32 elements
+constexpr int kCodesTile = 32, kCodesRows = 8;  // a block of 32 x 8 threads makes 32 x 32 elements
 
-struct ProductExtents {
+struct CodesExtents {
   std::int64_t m, n, k, ldc;
   bool accumulate;
 };
 
 template <class C>
-__global__ void __launch_bounds__(kProduct* kProductRows)
-    codes_kernel(ProductExtents e, const std::uint8_t* a, const std::uint8_t* b, Fp8 of_a, Fp8 of_b,
+__global__ void __launch_bounds__(kCodesTile* kCodesRows)
+    codes_kernel(CodesExtents e, const std::uint8_t* a, const std::uint8_t* b, Fp8 of_a, Fp8 of_b,
                  const float* down, C* c) {
-  __shared__ float as[kProduct][kProduct + 1], bs[kProduct][kProduct + 1];
+  __shared__ float as[kCodesTile][kCodesTile + 1], bs[kCodesTile][kCodesTile + 1];
   const int x = threadIdx.x, y = threadIdx.y;
-  const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.y) * kProduct,
-                     column0 = static_cast<std::int64_t>(blockIdx.x) * kProduct;
-  float sum[kProduct / kProductRows] = {};
-  for (std::int64_t k0 = 0; k0 < e.k; k0 += kProduct) {
+  const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.y) * kCodesTile,
+                     column0 = static_cast<std::int64_t>(blockIdx.x) * kCodesTile;
+  float sum[kCodesTile / kCodesRows] = {};
+  for (std::int64_t k0 = 0; k0 < e.k; k0 += kCodesTile) {
     const std::int64_t k = k0 + x;
-    for (int i = y; i < kProduct; i += kProductRows) {
+    for (int i = y; i < kCodesTile; i += kCodesRows) {
       as[i][x] = row0 + i < e.m && k < e.k ? fp8::decode(a[(row0 + i) * e.k + k], of_a) : 0.0f;
       bs[x][i] = column0 + i < e.n && k < e.k ? fp8::decode(b[(column0 + i) * e.k + k], of_b) : 0.0f;
     }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kProduct; ++i)
+    for (int i = 0; i < kCodesTile; ++i)
 #pragma unroll
-      for (int r = 0; r < kProduct / kProductRows; ++r) sum[r] += as[y + r * kProductRows][i] * bs[i][x];
+      for (int r = 0; r < kCodesTile / kCodesRows; ++r) sum[r] += as[y + r * kCodesRows][i] * bs[i][x];
     __syncthreads();
   }
 #pragma unroll
-  for (int r = 0; r < kProduct / kProductRows; ++r) {
-    const std::int64_t row = row0 + y + r * kProductRows, column = column0 + x;
+  for (int r = 0; r < kCodesTile / kCodesRows; ++r) {
+    const std::int64_t row = row0 + y + r * kCodesRows, column = column0 + x;
     if (row >= e.m || column >= e.n) continue;
     C& out = c[row * e.ldc + column];
     const float value = sum[r] * down[0] * down[kFp8Factor];
@@ -269,11 +269,11 @@ void fp8_operands(const Fp8Operand& a, const Fp8Operand& b, Fp8Room* room, Nativ
 }
 
 void gemm_codes_tiles(const GemmArgs& g, const float* down) {
-  const ProductExtents e{g.c.rows, g.c.cols, g.a.cols, g.c.stride, g.accumulate};
-  const std::int64_t rows = (e.m + kProduct - 1) / kProduct;
+  const CodesExtents e{g.c.rows, g.c.cols, g.a.cols, g.c.stride, g.accumulate};
+  const std::int64_t rows = (e.m + kCodesTile - 1) / kCodesTile;
   SEXTANT_CHECK(rows <= 65535, "gemm tiles: too many rows");
-  const dim3 grid(static_cast<unsigned>((e.n + kProduct - 1) / kProduct), static_cast<unsigned>(rows)),
-      block(kProduct, kProductRows);
+  const dim3 grid(static_cast<unsigned>((e.n + kCodesTile - 1) / kCodesTile), static_cast<unsigned>(rows)),
+      block(kCodesTile, kCodesRows);
   const auto run = [&]<class C>(C* c) {
     codes_kernel<C><<<grid, block, 0, stream_of(g.stream).stream>>>(
         e, static_cast<const std::uint8_t*>(g.a.data), static_cast<const std::uint8_t*>(g.b.data), g.round_a,

@@ -100,8 +100,8 @@ struct Shape {
   std::int64_t m, n, k;
 };
 
-using ProductKey = std::array<std::int64_t, 15>;
-ProductKey key_of(const GemmArgs& g, const Shape& e, const float* down, int device, std::int64_t workspace) {
+using GemmKey = std::array<std::int64_t, 15>;
+GemmKey key_of(const GemmArgs& g, const Shape& e, const float* down, int device, std::int64_t workspace) {
   return {e.m,
           e.n,
           e.k,
@@ -121,7 +121,7 @@ ProductKey key_of(const GemmArgs& g, const Shape& e, const float* down, int devi
 }
 
 // One product of one shape, ready to run. Kept until the process ends.
-struct Product {
+struct Gemm {
   cublasLtMatmulDesc_t description = nullptr;
   cublasLtMatrixLayout_t left = nullptr, right = nullptr, out = nullptr;
   std::vector<cublasLtMatmulHeuristicResult_t> proposals;  // best first; none: the library has nothing
@@ -129,31 +129,31 @@ struct Product {
   bool timed = false;
 };
 
-class Products {
+class Gemms {
  public:
-  // False when the library has nothing for this product. `down`: the factors of a's and b's codes, of products in fp8.
+  // False when the library has nothing for this gemm. `down`: the factors of a's and b's codes, of products in fp8.
   bool run(const GemmArgs& g, const Shape& e, const float* down, CudaStream& s) {
     // Beside codes the scratch has no more than the least.
     const std::int64_t bytes =
         s.lent && !down ? std::clamp(s.scratch_bytes, kLibraryWorkspace, kMostWorkspace) : kLibraryWorkspace;
-    Product& product = find(g, e, down, s.device, bytes);
+    Gemm& gemm = find(g, e, down, s.device, bytes);
     void* workspace = scratch(s, bytes);
     if (s.rehearsal) {  // ranks that share a GPU rehearse at the same time, and one chooses for all
       const std::lock_guard lock(choosing_);
-      if (!product.timed && product.proposals.size() > 1) choose(product, g, s, workspace);
+      if (!gemm.timed && gemm.proposals.size() > 1) choose(gemm, g, s, workspace);
     }
     for (;;) {
       cublasLtMatmulHeuristicResult_t best;
       {
         const std::lock_guard lock(mutex_);  // another rank may be choosing
-        if (product.proposals.empty()) return false;
-        best = product.proposals.front();
+        if (gemm.proposals.empty()) return false;
+        best = gemm.proposals.front();
       }
-      const cublasStatus_t status = start(product, best, g, s, workspace);
+      const cublasStatus_t status = start(gemm, best, g, s, workspace);
       if (status == CUBLAS_STATUS_SUCCESS) return true;
       const std::lock_guard lock(mutex_);
-      if (product.proposals.size() <= 1) require(status, "cublasLtMatmul");
-      product.proposals.erase(product.proposals.begin());  // proposed, and refused when it comes to it
+      if (gemm.proposals.size() <= 1) require(status, "cublasLtMatmul");
+      gemm.proposals.erase(gemm.proposals.begin());  // proposed, and refused when it comes to it
     }
   }
 
@@ -171,21 +171,21 @@ class Products {
     return made;
   }
 
-  Product& find(const GemmArgs& g, const Shape& e, const float* down, int device, std::int64_t workspace) {
+  Gemm& find(const GemmArgs& g, const Shape& e, const float* down, int device, std::int64_t workspace) {
     const std::lock_guard lock(mutex_);
-    const auto [it, made] = products_.try_emplace(key_of(g, e, down, device, workspace));
+    const auto [it, made] = gemms_.try_emplace(key_of(g, e, down, device, workspace));
     if (!made) return it->second;
     try {
       it->second.workspace = workspace;
       make(it->second, g, e, down, handle(device));
     } catch (...) {
-      products_.erase(it);
+      gemms_.erase(it);
       throw;
     }
     return it->second;
   }
 
-  void make(Product& p, const GemmArgs& g, const Shape& e, const float* down,
+  void make(Gemm& p, const GemmArgs& g, const Shape& e, const float* down,
             cublasLtHandle_t handle_of_device) {
     const bool wide = g.a.dtype == Dtype::fp64;
     require(lt().describe(&p.description, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
@@ -243,7 +243,7 @@ class Products {
                                    name(g.a.dtype), name(g.c.dtype), static_cast<int>(status));
   }
 
-  cublasStatus_t start(const Product& p, const cublasLtMatmulHeuristicResult_t& proposal, const GemmArgs& g,
+  cublasStatus_t start(const Gemm& p, const cublasLtMatmulHeuristicResult_t& proposal, const GemmArgs& g,
                        const CudaStream& s, void* workspace) {
     const float one = 1, beta = g.accumulate ? 1 : 0;
     const double wide_one = 1, wide_beta = g.accumulate ? 1 : 0;
@@ -263,7 +263,7 @@ class Products {
   // Times every proposal, as far as the budget goes, and the fastest of them once more, in turns, so that a chip that slows
   // down does so for all; c may be added to as often as one likes. Several runs at a time: the stream would wait for the host
   // before a single one, for as long as a small product takes. What does not run is dropped.
-  void choose(Product& p, const GemmArgs& g, const CudaStream& s, void* workspace) {
+  void choose(Gemm& p, const GemmArgs& g, const CudaStream& s, void* workspace) {
     struct Candidate {
       cublasLtMatmulHeuristicResult_t proposal;
       double seconds = 0;  // of a run
@@ -313,13 +313,13 @@ class Products {
   std::mutex mutex_, choosing_;
   bool warm_ = false;  // the chip has computed for a while; under choosing_
   std::map<int, cublasLtHandle_t> handles_;
-  std::map<ProductKey, Product> products_;
+  std::map<GemmKey, Gemm> gemms_;
   int refused_ = 0;  // shapes without a proposal
   std::string first_refused_;
 };
 
-Products& products() {
-  static auto* instance = new Products;  // never destroyed: the driver may be gone before statics are
+Gemms& gemms() {
+  static auto* instance = new Gemms;  // never destroyed: the driver may be gone before statics are
   return *instance;
 }
 
@@ -337,12 +337,12 @@ void gemm(const GemmArgs& g) {
     if (!g.accumulate) zero({.x = g.c, .stream = g.stream});
     return;
   }
-  if (!products().run(g, e, nullptr, stream_of(g.stream))) gemm_tiles(g);
+  if (!gemms().run(g, e, nullptr, stream_of(g.stream))) gemm_tiles(g);
 }
 
 void gemm_codes(const GemmArgs& g, const float* down) {
   const Shape e{g.a.rows, g.b.rows, g.a.cols};
-  if (!products().run(g, e, down, stream_of(g.stream))) gemm_codes_tiles(g, down);
+  if (!gemms().run(g, e, down, stream_of(g.stream))) gemm_codes_tiles(g, down);
 }
 
 std::string gemm_library() {
@@ -355,4 +355,4 @@ std::string gemm_library_missing() { return lt().library.why_not(); }
 
 }  // namespace sextant::cuda
 
-std::string sextant::product_fallback() { return cuda::products().refused(); }
+std::string sextant::gemm_fallback() { return cuda::gemms().refused(); }

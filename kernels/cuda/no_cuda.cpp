@@ -8,7 +8,7 @@ std::string attention_refusal(const AttentionShape&, const std::string&) { retur
 std::string attention_fallback() { return ""; }
 std::string attention_second_choice() { return ""; }
 void fp8_casts(const GemmArgs&) {}
-std::string product_fallback() { return ""; }
+std::string gemm_fallback() { return ""; }
 void lend_cuda_scratch(NativeStream, void*, std::int64_t) {}
 CudaLibraries cuda_libraries() { return {.missing = "built without CUDA"}; }
 

@@ -93,11 +93,11 @@ void AdaptationPolicy::correct(std::vector<Forecast>& forecasts) const {
     if (!known && used.gpus() >= t.layout.plan.world() && possible(t.layout))
       forecasts.push_back({t.layout, tools_.step(t.layout, cluster) * t.correction, true});
   }
-  const auto doubted = [&](const Forecast& f) { return f.step.v * (1 + doubt(f)); };
-  std::ranges::stable_sort(forecasts, {}, doubted);
+  const auto pessimistic = [&](const Forecast& f) { return f.step.v * (1 + uncertainty(f)); };
+  std::ranges::stable_sort(forecasts, {}, pessimistic);
   // Of those that predictions cannot tell apart the simplest: with fewer kinds of parallelism less can be wrong.
   const auto told_apart = std::ranges::find_if(forecasts, [&](const Forecast& f) {
-    return doubted(f) > doubted(forecasts.front()) * (1 + kToldApart);
+    return pessimistic(f) > pessimistic(forecasts.front()) * (1 + kToldApart);
   });
   const auto simplest =
       std::min_element(forecasts.begin(), told_apart, [](const Forecast& a, const Forecast& b) {
@@ -167,7 +167,7 @@ Decision AdaptationPolicy::decide(std::int64_t step, std::int64_t steps_left) {
   }
   const Forecast& best = d.alternatives.front();
   d.then = best.step;
-  d.doubt = doubt(best);
+  d.uncertainty = uncertainty(best);
   if (best.layout == layout_) {
     d.why = "the present layout is the best for the machine as it is now";
     return d;
@@ -178,7 +178,7 @@ Decision AdaptationPolicy::decide(std::int64_t step, std::int64_t steps_left) {
         "the best other layout takes {:.4g} s a step instead of {:.4g}; over {} steps, with an uncertainty "
         "of {:.0f} %, "
         "that does not pay for a change of {:.3g} s",
-        d.then.v, d.now.v, steps_left, 100 * d.doubt, d.move.v);
+        d.then.v, d.now.v, steps_left, 100 * d.uncertainty, d.move.v);
     return d;
   }
   d.kind = DecisionKind::change;

@@ -1,12 +1,12 @@
 // When does a run change its layout, and to which? A drift becomes a defect of the cluster; the best layouts for that cluster
-// are searched beside training; one is taken when what it gains over the steps that are left, with the doubt against it, is
+// are searched beside training; one is taken when what it gains over the steps that are left, with the uncertainty against it, is
 // more than what the change costs. What is measured afterwards decides whether it stays: less than half of what was
 // predicted, and the run goes back, and knows better next time.
 //
-//   gain = (now - then (1 + doubt)) steps_left - move
+//   gain = (now - then (1 + uncertainty)) steps_left - move
 //
 // `now` is measured since the drift began, `then` is predicted and corrected by what the present layout was measured at over
-// what was predicted for it; or by the same of that layout where it has been tried, and then with little doubt. Knows nothing
+// what was predicted for it; or by the same of that layout where it has been tried, and then with little uncertainty. Knows nothing
 // of how layouts are searched, predicted or run, nor of whether steps are real: the same policy runs on the virtual clock.
 #pragma once
 
@@ -60,12 +60,12 @@ struct Decision {
   std::vector<Forecast> alternatives;
   Seconds now, then, move;  // a step, a step, once
   std::int64_t steps_left = 0;
-  double doubt = 0;
+  double uncertainty = 0;
   std::string why;
   bool changes() const {
     return kind == DecisionKind::change || kind == DecisionKind::go_back || kind == DecisionKind::lost;
   }
-  Seconds gain() const { return (now - then * (1 + doubt)) * static_cast<double>(steps_left) - move; }
+  Seconds gain() const { return (now - then * (1 + uncertainty)) * static_cast<double>(steps_left) - move; }
 };
 
 // How layouts are found and judged; `cluster` is the machine as it is believed to be.
@@ -78,8 +78,8 @@ struct AdaptationTools {
 
 struct AdaptationOptions {
   DriftOptions drift;
-  double doubt = 0.05;              // by which two predictions of one job are wrong against each other
-  double doubt_tried = 0.01;        // by which a layout takes another time than when it was tried
+  double uncertainty = 0.05;        // by which two predictions of one job are wrong against each other
+  double uncertainty_tried = 0.01;  // by which a layout takes another time than when it was tried
   int verify_steps = 8;             // from which a change is judged
   int decided = 0;                  // decisions of the run before this policy's first
   std::vector<GpuPlace> lost = {};  // before it
@@ -119,8 +119,10 @@ class AdaptationPolicy {
   double correction(const Layout&) const;
   bool tried(const Layout&) const;
   bool possible(const Layout& l) const { return options_.leaves_idle || l.idle.empty(); }
-  double doubt(const Forecast& f) const { return f.tried ? options_.doubt_tried : options_.doubt; }
-  void correct(std::vector<Forecast>&) const;  // and order them, doubt against them
+  double uncertainty(const Forecast& f) const {
+    return f.tried ? options_.uncertainty_tried : options_.uncertainty;
+  }
+  void correct(std::vector<Forecast>&) const;  // and order them, uncertainty against them
 
   MachineBelief belief_;
   Layout layout_;

@@ -21,7 +21,7 @@ StepObserver::StepObserver(const ExecutionGraph& graph, std::vector<Seconds> sou
       ranks_(graph.plan.world()),
       nodes_(nodes),
       own_(static_cast<std::size_t>(graph.plan.pp)),
-      exchanges_of_(static_cast<std::size_t>(ranks_)) {
+      collectives_of_(static_cast<std::size_t>(ranks_)) {
   SEXTANT_CHECK(sound_.size() == graph.ops.size(), "a time for each op");
   const RankGrid grid(graph.plan);
   for (int rank = 0; rank < ranks_; ++rank) at_.push_back(grid.coord(rank));
@@ -40,21 +40,22 @@ StepObserver::StepObserver(const ExecutionGraph& graph, std::vector<Seconds> sou
       std::set<int> crossed;
       for (const int rank : ranks) crossed.insert(topology.node_of(rank));
       if (crossed.size() < 2) continue;
-      for (const int rank : ranks) exchanges_of_[static_cast<std::size_t>(rank)].push_back(exchanges_.size());
-      exchanges_.push_back({id, {crossed.begin(), crossed.end()}});
+      for (const int rank : ranks)
+        collectives_of_[static_cast<std::size_t>(rank)].push_back(collectives_.size());
+      collectives_.push_back({id, {crossed.begin(), crossed.end()}});
     }
   }
 }
 
 void StepView::add(const StepView& of_others) {
   for (std::size_t i = 0; i < compute.size(); ++i) compute[i] = std::max(compute[i], of_others.compute[i]);
-  for (std::size_t i = 0; i < exchanges.size(); ++i)  // those that came early have waited as well
-    exchanges[i] = std::min(exchanges[i], of_others.exchanges[i]);
+  for (std::size_t i = 0; i < collectives.size(); ++i)  // those that came early have waited as well
+    collectives[i] = std::min(collectives[i], of_others.collectives[i]);
 }
 
 StepView StepObserver::view(int rank, const std::vector<Span>& spans) const {
   StepView seen{.compute = std::vector<double>(static_cast<std::size_t>(ranks_)),
-                .exchanges = std::vector<double>(exchanges_.size(), INFINITY)};
+                .collectives = std::vector<double>(collectives_.size(), INFINITY)};
   const auto took = [&](OpId op) { return spans[op].end - spans[op].start; };
   const RankCoord& at = at_[static_cast<std::size_t>(rank)];
   double measured = 0, sound = 0;
@@ -64,8 +65,8 @@ StepView StepObserver::view(int rank, const std::vector<Span>& spans) const {
       sound += sound_[op].v;
     }
   seen.compute[static_cast<std::size_t>(rank)] = sound > 0 ? measured / sound : 1;
-  for (const std::size_t e : exchanges_of_[static_cast<std::size_t>(rank)])
-    seen.exchanges[e] = took(exchanges_[e].op);
+  for (const std::size_t e : collectives_of_[static_cast<std::size_t>(rank)])
+    seen.collectives[e] = took(collectives_[e].op);
   return seen;
 }
 
@@ -103,10 +104,10 @@ std::optional<StepObservation> StepObserver::take() {
 StepObservation StepObserver::judge(std::int64_t number, const Step& step) const {
   StepObservation seen{.step = number, .duration = *step.took, .compute = step.view.compute, .network = {}};
   std::vector<double> measured(static_cast<std::size_t>(nodes_)), sound(static_cast<std::size_t>(nodes_));
-  for (std::size_t e = 0; e < exchanges_.size(); ++e)
-    for (const int node : exchanges_[e].nodes) {
-      measured[static_cast<std::size_t>(node)] += step.view.exchanges[e];
-      sound[static_cast<std::size_t>(node)] += sound_[exchanges_[e].op].v;
+  for (std::size_t e = 0; e < collectives_.size(); ++e)
+    for (const int node : collectives_[e].nodes) {
+      measured[static_cast<std::size_t>(node)] += step.view.collectives[e];
+      sound[static_cast<std::size_t>(node)] += sound_[collectives_[e].op].v;
     }
   for (std::size_t node = 0; node < measured.size(); ++node)
     seen.network.push_back(sound[node] > 0 ? measured[node] / sound[node] : 0);

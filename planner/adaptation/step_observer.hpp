@@ -1,5 +1,5 @@
 // What did a step say about the machine? The spans of all ranks against what a sound machine takes: a rank's own work by
-// itself; exchanges between nodes from when the last rank had come, which is what the network took.
+// itself; collectives between nodes from when the last rank had come, which is what the network took.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 
 namespace sextant {
 
-// What some ranks saw of a step: their own work, in times of what a sound machine takes, and exchanges between nodes.
+// What some ranks saw of a step: their own work, in times of what a sound machine takes, and collectives between nodes.
 struct StepView {
   std::vector<double> compute;  // by rank; 0: another's
   std::vector<double>
-      exchanges;  // seconds, as the last rank to come saw them; infinite: only others are in it
+      collectives;  // seconds, as the last rank to come saw them; infinite: only others are in it
   void add(const StepView& of_others);
 };
 
@@ -39,7 +39,7 @@ class StepObserver {
   std::optional<StepObservation> take();
 
  private:
-  struct Exchange {
+  struct Collective {
     OpId op = 0;
     std::vector<int> nodes;
   };
@@ -53,10 +53,10 @@ class StepObserver {
   const ExecutionGraph& graph_;
   std::vector<Seconds> sound_;
   int ranks_, nodes_;
-  std::vector<std::vector<OpId>> own_;                  // by stage
-  std::vector<RankCoord> at_;                           // by rank
-  std::vector<Exchange> exchanges_;                     // that leave a node
-  std::vector<std::vector<std::size_t>> exchanges_of_;  // by rank
+  std::vector<std::vector<OpId>> own_;                    // by stage
+  std::vector<RankCoord> at_;                             // by rank
+  std::vector<Collective> collectives_;                   // that leave a node
+  std::vector<std::vector<std::size_t>> collectives_of_;  // by rank
   std::mutex mutex_;
   std::map<std::int64_t, Step> steps_;
 };

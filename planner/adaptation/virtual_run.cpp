@@ -35,19 +35,19 @@ class Player {
   }
 
   VirtualRun play() {
-    std::int64_t quiet_since = 0;
+    std::int64_t unchanged_since = 0;
     while (run_.steps < options_.steps) {
       const std::int64_t step = run_.steps;
       const std::int64_t reached = std::max(step, furthest_);  // the machine does not go back with the run
-      if (reached > 0 && reached == step && events_.changes(step)) quiet_since = step;
+      if (reached > 0 && reached == step && events_.changes(step)) unchanged_since = step;
       if (!meet_lost(reached)) break;
       if (run_.steps < step) {
-        quiet_since = run_.steps;
+        unchanged_since = run_.steps;
         continue;
       }
       const ClusterSpec now = events_.at(given_, reached);
       const Seconds took = step_under(now);
-      if (step - quiet_since >= kPlayed) {
+      if (step - unchanged_since >= kPlayed) {
         make((step < furthest_ ? furthest_ : next_event(step)) - step, took);
         continue;
       }
@@ -59,7 +59,7 @@ class Player {
         run_.decisions.push_back(*decision);
         if (decision->changes()) {
           change(*decision);
-          quiet_since = run_.steps;
+          unchanged_since = run_.steps;
         }
       }
     }

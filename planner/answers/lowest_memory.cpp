@@ -28,14 +28,14 @@ using Clock = std::chrono::steady_clock;
 // What is decided of a node, each with all before it.
 enum class Decided : std::uint8_t { nothing, degrees, state, kernels, stages, all_but_buckets };
 
-struct LeanNode {
+struct LowestMemoryNode {
   double floor = 0;  // bytes that every layout below reserves
   Choice choice;
   Decided decided = Decided::nothing;
 };
 
 struct Outcome {
-  std::vector<LeanNode> children;
+  std::vector<LowestMemoryNode> children;
   std::int64_t peak = std::numeric_limits<std::int64_t>::max();  // of a layout, the least
   std::vector<Choice> found;                                     // all that have it
 };
@@ -49,9 +49,9 @@ std::vector<std::size_t> ordered(const std::vector<T>& list, Before before) {
   return indices;
 }
 
-class LeanSearch {
+class LowestMemorySearch {
  public:
-  LeanSearch(const Job& job, const SearchSpace& space, const SearchOptions& options, bool any)
+  LowestMemorySearch(const Job& job, const SearchSpace& space, const SearchOptions& options, bool any)
       : job_(job),
         space_(space),
         options_(options),
@@ -68,7 +68,7 @@ class LeanSearch {
     if (!out.exact) out.stopped = options_.cancel && options_.cancel->load() ? "interrupted" : kTimeSpent;
     auto floor = static_cast<double>(limit_);
     if (!out.exact)
-      for (const LeanNode& node : queue_) floor = std::min(floor, node.floor);
+      for (const LowestMemoryNode& node : queue_) floor = std::min(floor, node.floor);
     out.floor = Bytes(static_cast<std::int64_t>(floor));
     if (found()) {
       out.plan = tree_.plan(found_.front(), caches_.local());
@@ -88,7 +88,7 @@ class LeanSearch {
   // Straight down to a first layout, then the lowest floor first.
   struct Later {
     bool deep;
-    bool operator()(const LeanNode& a, const LeanNode& b) const {
+    bool operator()(const LowestMemoryNode& a, const LowestMemoryNode& b) const {
       if (deep && a.decided != b.decided) return a.decided < b.decided;
       if (a.floor != b.floor) return a.floor > b.floor;
       return a.choice > b.choice;
@@ -98,7 +98,7 @@ class LeanSearch {
 
   void round() {
     constexpr std::size_t kFirst = 4, kRound = 64;  // nodes, whatever the number of threads
-    std::vector<LeanNode> nodes;
+    std::vector<LowestMemoryNode> nodes;
     while (!queue_.empty() && nodes.size() < (found() ? kRound : kFirst)) {
       std::pop_heap(queue_.begin(), queue_.end(), later());
       if (useful(queue_.back().floor)) nodes.push_back(queue_.back());
@@ -125,7 +125,7 @@ class LeanSearch {
     }
     if (deep && found()) std::make_heap(queue_.begin(), queue_.end(), later());
     for (const Outcome& outcome : outcomes)
-      for (const LeanNode& child : outcome.children)
+      for (const LowestMemoryNode& child : outcome.children)
         if (useful(child.floor)) {
           queue_.push_back(child);
           std::push_heap(queue_.begin(), queue_.end(), later());
@@ -137,13 +137,13 @@ class LeanSearch {
   bool lawful(const ParallelPlan& p) const { return !tree_.refused(p); }
 
   // `bytes` in buffers; a thousandth below, for roundings.
-  void add(LeanNode child, Decided decided, double bytes, Outcome& out) const {
+  void add(LowestMemoryNode child, Decided decided, double bytes, Outcome& out) const {
     child.floor = std::max(child.floor, tree_.needed(bytes));
     child.decided = decided;
     if (useful(child.floor)) out.children.push_back(child);
   }
 
-  void expand(const LeanNode& node, SearchCache& cache, Outcome& out) {
+  void expand(const LowestMemoryNode& node, SearchCache& cache, Outcome& out) {
     switch (node.decided) {
       case Decided::nothing:
         return divide(cache, out);
@@ -166,7 +166,7 @@ class LeanSearch {
   }
 
   void divide(SearchCache& cache, Outcome& out) {
-    LeanNode child;
+    LowestMemoryNode child;
     for (std::size_t tp = 0; tp < space_.tp.size(); ++tp)
       for (std::size_t cp = 0; cp < space_.cp.size(); ++cp)
         for (std::size_t pp = 0; pp < space_.pp.size(); ++pp) {
@@ -181,8 +181,8 @@ class LeanSearch {
         }
   }
 
-  void shard(const LeanNode& node, SearchCache& cache, Outcome& out) {
-    LeanNode child = node;
+  void shard(const LowestMemoryNode& node, SearchCache& cache, Outcome& out) {
+    LowestMemoryNode child = node;
     ParallelPlan p = tree_.decided(node.choice, Level::degrees, cache);
     for (std::size_t mbs = 0; mbs < space_.micro_batch.size(); ++mbs) {
       p.micro_batch = space_.micro_batch[mbs];
@@ -208,8 +208,8 @@ class LeanSearch {
     }
   }
 
-  void choose_kernels(const LeanNode& node, SearchCache& cache, Outcome& out) {
-    LeanNode child = node;
+  void choose_kernels(const LowestMemoryNode& node, SearchCache& cache, Outcome& out) {
+    LowestMemoryNode child = node;
     ParallelPlan p = tree_.decided(node.choice, Level::sharding, cache);
     for (std::size_t sp = 0; sp < space_.sequence_parallel.size(); ++sp)
       for (std::size_t r = 0; r < space_.recompute.size(); ++r)
@@ -230,8 +230,8 @@ class LeanSearch {
         }
   }
 
-  void cut_stages(const LeanNode& node, SearchCache& cache, Outcome& out) {
-    LeanNode child = node;
+  void cut_stages(const LowestMemoryNode& node, SearchCache& cache, Outcome& out) {
+    LowestMemoryNode child = node;
     const ParallelPlan kernels = tree_.decided(node.choice, Level::kernels, cache);
     const auto& orders = cache.classes(kernels).members;
     std::vector<LayerRange> even;
@@ -273,7 +273,7 @@ class LeanSearch {
   }
 
   // Fewer layers fetched ahead never need more.
-  void offload(LeanNode child, ParallelPlan p, const std::vector<LayerRange>& chunks,
+  void offload(LowestMemoryNode child, ParallelPlan p, const std::vector<LayerRange>& chunks,
                SearchTree::HeldBefore& before, Outcome& out) const {
     std::vector<int> seen;
     for (const std::size_t ao : horizons_) {
@@ -301,7 +301,7 @@ class LeanSearch {
     }
   }
 
-  void measure(const LeanNode& node, SearchCache& cache, Outcome& out) const {
+  void measure(const LowestMemoryNode& node, SearchCache& cache, Outcome& out) const {
     Choice choice = node.choice;
     std::vector<SearchTree::Buckets> seen;
     for (std::size_t gr = 0; gr < space_.overlap_grad_reduce.size(); ++gr)
@@ -369,8 +369,8 @@ class LeanSearch {
       ordered(space_.activation_offload,
               [](const ActivationOffload& a, const ActivationOffload& b) { return a.horizon < b.horizon; });
   const std::vector<std::size_t> gathers_ = ordered(space_.overlap_param_gather, std::less<>());
-  std::vector<LeanNode> queue_;  // a heap
-  std::vector<Choice> found_;    // of peak limit_
+  std::vector<LowestMemoryNode> queue_;  // a heap
+  std::vector<Choice> found_;            // of peak limit_
   Clock::time_point begin_ = Clock::now();
 };
 
@@ -378,11 +378,11 @@ class LeanSearch {
 
 LowestMemoryLayout lowest_memory_layout(const Job& job, const SearchSpace& space,
                                         const SearchOptions& options) {
-  return LeanSearch(job, space, options, false).run();
+  return LowestMemorySearch(job, space, options, false).run();
 }
 
 LowestMemoryLayout any_layout(const Job& job, const SearchSpace& space, const SearchOptions& options) {
-  return LeanSearch(job, space, options, true).run();
+  return LowestMemorySearch(job, space, options, true).run();
 }
 
 }  // namespace sextant

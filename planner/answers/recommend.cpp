@@ -90,7 +90,7 @@ class Pool {
                                                  of_kind(PlanField::pp, kinds.pp), pinned(PlanField::cp, 1)});
       if (kinds.tp)
         within.limits.push_back(at_most_of(PlanField::zero_stage, job_.stack.can.advised_zero_with_tp));
-      search_within(within, 1, at_most, false);
+      search_within(within, {.at_most = at_most});
     }
   }
 
@@ -156,8 +156,12 @@ class Pool {
     return Bytes(
         static_cast<std::int64_t>(kHostShare * static_cast<double>(job_.cluster.node.host_memory.v)));
   }
-  // `refine`: off the search grid as well.
-  void search_within(const PlanLimits& within, int top, std::optional<Seconds> at_most, bool refine) {
+  struct Within {
+    int top = 1;
+    std::optional<Seconds> at_most;
+    bool refine = false;  // off the search grid as well
+  };
+  void search_within(const PlanLimits& within, const Within& wanted) {
     if (budget_.over()) {
       ended_early_ = true;
       return;
@@ -165,11 +169,13 @@ class Pool {
     const SearchSpace space = default_space(job_.model, job_.training, job_.cluster.device,
                                             fastest_.ranked.front().plan.world(), within);
     if (space.size() == 0) return;  // the user asks for what is unusual
-    SearchOptions how = budget_.next(top);
+    SearchOptions how = budget_.next(wanted.top);
     const Bytes limit = most_needed(job_.cluster.device, job_.stack, rule_.most_oom_chance);
     how.memory_limit = std::min(limit, options_.memory_limit.value_or(limit));
-    how.at_most = at_most, how.move_layers = refine;
-    how.others_share = kOthersShare, how.thorough_bounds = 0;
+    how.at_most = wanted.at_most;
+    how.move_layers = wanted.refine;
+    how.others_share = kOthersShare;
+    how.thorough_bounds = 0;
     how.most_rounds = usual_is_near() ? kRounds : kMoreRounds;
     for (const RankedPlan& r : search(needs_room_on_host_ ? job_with_room_ : job_, space, how).ranked) add(r);
     ended_early_ |= budget_.over();
@@ -194,21 +200,23 @@ class Pool {
   void add_cut(const ParallelPlan& p) {
     if (has(p) || !limits_.admits(p) || unlawful_reason(job_, p)) return;
     RankedPlan counted;
-    counted.plan = p, counted.prediction = predict(job_, p);
+    counted.plan = p;
+    counted.prediction = predict(job_, p);
     counted.simulated = counted.prediction.step;
     if (counted.prediction.fits) add(counted);
   }
   void search_advised(const PlanLimits& within, std::optional<Seconds> at_most) {
     const std::vector<PlanLimits> advised = advised_limits(job_.stack, within);
     for (const PlanLimits& each : advised)
-      search_within(each, &each == &advised.back() ? kPlainFamilies : kPlainFamilies / 2, at_most, false);
+      search_within(
+          each, {.top = &each == &advised.back() ? kPlainFamilies : kPlainFamilies / 2, .at_most = at_most});
   }
   void search_safe(std::optional<Seconds> at_most) {
-    search_within(limits_, 1, at_most, true);
+    search_within(limits_, {.at_most = at_most, .refine = true});
     if (std::ranges::all_of(judged_, &Judged::offered)) return;
     PlanLimits equal = limits_;  // the fastest has a chunk without a layer
     equal.limits.push_back(pinned(PlanField::stage_split, 0));
-    search_within(equal, 1, at_most, true);
+    search_within(equal, {.at_most = at_most, .refine = true});
   }
   // Something must lie on the host, or pays there: with as little else as possible that is unusual.
   void search_offloaded() {

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kLarge = std::int64_t{16} << 20;
 
 // Where the table's ranks sit: on the nodes that it names, from the first GPU of each on.
-std::vector<int> seats(const NcclTable& table, const ClusterSpec& cluster) {
+std::vector<int> placed_ranks(const NcclTable& table, const ClusterSpec& cluster) {
   std::vector<int> taken(static_cast<std::size_t>(table.nodes), 0), out;
   for (const int node : table.node_of)
     out.push_back(node * cluster.node.gpus + taken[static_cast<std::size_t>(node)]++);
@@ -37,12 +37,12 @@ Eigen::VectorXd log_times(const NcclTable& table, const std::vector<NcclSample>&
                         calibrated[k].prior * std::exp(theta[static_cast<Eigen::Index>(k)])});
   use_settings(settings, cluster.fabric);
   use_settings(settings, cluster.device.generation, constants);
-  const GroupShape group = Topology(cluster).group_of(seats(table, cluster));
+  const GroupShape group = Topology(cluster).group_of(placed_ranks(table, cluster));
   const Machine machine(cluster.device, cluster.node, alone(constants));
   Eigen::VectorXd out(static_cast<Eigen::Index>(samples.size()));
   for (std::size_t i = 0; i < samples.size(); ++i)
     out[static_cast<Eigen::Index>(i)] =
-        std::log(price_collective({table.kind, Bytes(samples[i].bytes), group, false}, machine).duration.v);
+        std::log(price_collective({table.kind, Bytes(samples[i].bytes), group}, machine).duration.v);
   return out;
 }
 
@@ -345,7 +345,7 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
   if (table.nodes > cluster.nodes)
     throw ConfigError(Problem{table.file, "ranks", fmt::format("{} on {} nodes", table.ranks, table.nodes),
                               fmt::format("at most the {} nodes of the cluster", cluster.nodes), ""});
-  const bool across = Topology(cluster).group_of(seats(table, cluster)).nodes > 1;
+  const bool across = Topology(cluster).group_of(placed_ranks(table, cluster)).nodes > 1;
   std::vector<NcclSample> samples;
   for (const NcclSample& s : table.samples)
     if (s.bytes >= kLarge) samples.push_back(s);

@@ -301,7 +301,7 @@ NcclTable parse_nccl_table(std::string_view bytes, const std::string& file,
         fmt::format("{} size{} of {} rank{}", table.samples.size(), table.samples.size() == 1 ? "" : "s",
                     table.ranks, table.ranks == 1 ? "" : "s"),
         "output of nccl-tests, text or JSON (-J), with its list of ranks and at least one size",
-        table.samples.empty() ? "rows of sizes tell the rates; the average bandwidth at the end does not"
+        table.samples.empty() ? "rows of sizes give the rates; the average bandwidth at the end does not"
         : table.ranks == 0
             ? "which GPUs took part is in the lines before the sizes, '#  Rank  0 Group  0 Pid ... on "
               "HOST device  0 [0x10] NVIDIA ...': give the whole output"

@@ -76,10 +76,10 @@ std::vector<Sample> samples_of_machine(const MachineFacts& facts, const std::vec
     } else if (const auto* copy = std::get_if<CopyWork>(&m.what)) {
       // Where cores are devices the runtime emulates the link; what was measured is memory.
       if (!copies && cluster.device.generation != "cpu") out.push_back({Work(*copy), m.took.v});
-    } else if (const auto& exchange = std::get<Exchange>(m.what);
-               exchange.nodes == 1 || exchange.bytes.v >= kLargeBytes) {
-      if (first_ranks(exchange.ranks, exchange.nodes, cluster))
-        out.push_back({Work(work_of(exchange)), m.took.v, true});
+    } else if (const auto& collective = std::get<MeasuredCollective>(m.what);
+               collective.nodes == 1 || collective.bytes.v >= kLargeBytes) {
+      if (first_ranks(collective.ranks, collective.nodes, cluster))
+        out.push_back({Work(work_of(collective)), m.took.v, true});
     }
   }
   return out;
@@ -246,7 +246,7 @@ ProfileFit profile_priors(const WorkProfile& profile, const std::string& file, c
   if (profile.facts)
     std::ranges::move(samples_of_machine(*profile.facts, samples, cluster), std::back_inserter(samples));
   if (samples.empty())
-    throw ConfigError(Problem{file, "works", fmt::format("{} operations", profile.works.size()),
+    throw ConfigError(Problem{file, "operations", fmt::format("{} operations", profile.works.size()),
                               "at least one GEMM, pass over memory, copy or collective of 1 MiB that this "
                               "cluster can run",
                               "sextant profile --for plan.json -o profile.json"});

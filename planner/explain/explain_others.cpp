@@ -15,9 +15,9 @@ namespace sextant {
 namespace {
 
 // Products slower by a factor; everything else as it was.
-class SlowerProducts final : public CostModel {
+class SlowerGemms final : public CostModel {
  public:
-  SlowerProducts(const CostModel& base, double factor) : base_(base), factor_(factor) {}
+  SlowerGemms(const CostModel& base, double factor) : base_(base), factor_(factor) {}
   OpCost price(const Work& work) const override {
     OpCost cost = base_.price(work);
     const auto* block = std::get_if<BlockWork>(&work);
@@ -177,7 +177,7 @@ std::vector<Sensitivity> sensitivities(const Job& job, const Others& others, con
   if (job.cluster.node.gpus > 1)
     with_cluster("links in a node x0.8",
                  [](ClusterSpec& c) { c.node.link_bandwidth = c.node.link_bandwidth * 0.8; });
-  const SlowerProducts slower(job.cost, 1.0 / 0.9);
+  const SlowerGemms slower(job.cost, 1.0 / 0.9);
   ask("GEMMs -10 %", {job.model, job.training, job.cluster, job.topology, job.stack, slower, job.interval,
                       job.uncertainty, job.residual});
   return out;

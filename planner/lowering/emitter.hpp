@@ -51,21 +51,25 @@ class Emitter {
     return newest = static_cast<WorkId>(id);
   }
 
-  BufferId buffer(BufferKind kind, int stage, std::int64_t bytes, bool resident = false,
-                  bool scratch = false) {
+  struct Lasting {
+    bool resident = false;  // all step long
+    bool scratch = false;   // for the kernels, nothing reads it later
+  };
+  BufferId buffer(BufferKind kind, int stage, std::int64_t bytes) { return buffer(kind, stage, bytes, {}); }
+  BufferId buffer(BufferKind kind, int stage, std::int64_t bytes, Lasting lasting) {
     if (!operands_ || bytes <= 0) return kNoBuffer;
     Buffer buffer;
     buffer.kind = kind;
     buffer.stage = static_cast<std::uint16_t>(stage);
     buffer.bytes = bytes;
-    buffer.resident = resident;
-    buffer.scratch = scratch;
+    buffer.resident = lasting.resident;
+    buffer.scratch = lasting.scratch;
     whole_->buffers.push_back(buffer);
     return static_cast<BufferId>(whole_->buffers.size() - 1);
   }
   // Of a bucket, held all step long.
   BufferId state(BufferKind kind, int stage, std::int64_t bytes, OperandUse use, std::size_t bucket) {
-    const BufferId id = buffer(kind, stage, bytes, true);
+    const BufferId id = buffer(kind, stage, bytes, {.resident = true});
     if (id == kNoBuffer) return id;
     whole_->buffers[id].use = use;
     whole_->buffers[id].bucket = static_cast<std::uint16_t>(bucket);

@@ -59,9 +59,9 @@ class Pipeline {
     const int to = context_.stage_of(forward ? chunk + 1 : chunk + context_.plan.pp * context_.plan.vp - 1);
     const int link_stage = forward ? stage.stage() : to;  // gradients travel the same link backwards
     const StackRules& rules = context_.stack.rules;
-    const bool beside = context_.plan.schedule == PipelineSchedule::interleaved
-                            ? rules.p2p_beside_compute_interleaved
-                            : rules.p2p_beside_compute_1f1b;
+    const bool overlaps = context_.plan.schedule == PipelineSchedule::interleaved
+                              ? rules.p2p_beside_compute_interleaved
+                              : rules.p2p_beside_compute_1f1b;
     Op op;
     op.role = OpRole::send;
     op.pass = forward ? Pass::forward : Pass::backward;
@@ -70,9 +70,9 @@ class Pipeline {
     op.microbatch = static_cast<std::uint16_t>(slot.microbatch);
     op.work = works_[context_.links.index(link_stage)].send;
     op.lanes[0] = Emitter::lane(
-        stage.stage(), beside ? (forward ? LaneKind::send_next : LaneKind::send_prev) : LaneKind::compute);
+        stage.stage(), overlaps ? (forward ? LaneKind::send_next : LaneKind::send_prev) : LaneKind::compute);
     op.lanes[1] = Emitter::lane(to, forward ? LaneKind::recv_prev : LaneKind::recv_next);
-    Arrival arrival{emitter_.emit(op, {beside ? last : kNoOp}), kNoBuffer};
+    Arrival arrival{emitter_.emit(op, {overlaps ? last : kNoOp}), kNoBuffer};
     arrival.buffer = emitter_.buffer(BufferKind::communication, to, context_.activation.stream);
     emitter_.read(stream, OperandUse::activation);
     emitter_.write(arrival.buffer, OperandUse::activation);
@@ -89,17 +89,17 @@ class Pipeline {
 
 // The two copies of a tied embedding add their gradients; then both stages reduce (unless that is done) and update their
 // copy.
-void exchange_tied(Emitter& e, const Context& c, std::vector<StageLowering>& stages) {
+void reduce_tied_embedding(Emitter& e, const Context& c, std::vector<StageLowering>& stages) {
   if (!c.model.tied_embeddings || c.plan.pp == 1) return;
   StageLowering &first = stages.front(), &last = stages.back();
-  const bool beside = c.plan.overlap_grad_reduce && c.plan.replicas() > 1;
-  const LaneKind kind = beside ? LaneKind::grad_reduce : LaneKind::compute;
+  const bool overlaps = c.plan.overlap_grad_reduce && c.plan.replicas() > 1;
+  const LaneKind kind = overlaps ? LaneKind::grad_reduce : LaneKind::compute;
   Op op;
   op.role = OpRole::tied_reduce;
   op.stage = 0;
-  op.work = e.work(CollectiveWork{CollectiveKind::all_reduce,
-                                  Bytes(first.tied_elements() * size_bytes(c.training.gradient)),
-                                  c.links.tied, false});
+  op.work =
+      e.work(CollectiveWork{CollectiveKind::all_reduce,
+                            Bytes(first.tied_elements() * size_bytes(c.training.gradient)), c.links.tied});
   op.lanes = {Emitter::lane(0, kind), Emitter::lane(c.plan.pp - 1, kind)};
   // The first stage's embedding gradient stands behind the head's, unless the head's weight half comes later.
   const OpId done = e.emit(op, {first.tied_ready(), c.split_backward() ? last.tied_ready() : kNoOp});
@@ -129,7 +129,7 @@ void lower_to(Emitter& e, const Context& c) {
                         shares ? &alike : nullptr);
   for (StageLowering& stage : stages) stage.begin_step();
   Pipeline(e, c, works, stages, order).run();
-  exchange_tied(e, c, stages);
+  reduce_tied_embedding(e, c, stages);
   for (StageLowering& stage : stages) stage.norm_reduce(stages);
 }
 

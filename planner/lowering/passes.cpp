@@ -124,8 +124,8 @@ OpId StageLowering::norm_after(const Site& at, Pass pass, BufferId kept, BufferI
 }
 
 // The first product of a half-layer, on the norm's output, or on the stream itself, of which it keeps a copy then.
-OpId StageLowering::product_forward(const Site& at, BlockKind kind, Pass pass, BufferId kept, BufferId stream,
-                                    BufferId inside) {
+OpId StageLowering::gemm_forward(const Site& at, BlockKind kind, Pass pass, BufferId kept, BufferId stream,
+                                 BufferId inside) {
   const OpId op = block(at, kind, pass);
   if (context_.norms_after()) {
     emitter_.read(stream, Use::stream);
@@ -157,7 +157,7 @@ void StageLowering::qk_norm_forward(const Site& at, Pass pass, BufferId kept) {
 BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& kept, BufferId stream,
                                       BufferId branch, BufferId input) {
   const bool after = context_.norms_after();
-  const auto product_input = [&](BufferId half) {
+  const auto gemm_input = [&](BufferId half) {
     return after ? Range{stream, Use::stream} : Range{half, Use::kept};
   };
   Site at = where;
@@ -167,8 +167,8 @@ BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& 
     emitter_.write(input, Use::input);
   }
 
-  BufferId inside = enter_tp(at, pass, product_input(kept.attention));
-  product_forward(at, BlockKind::qkv, pass, kept.attention, stream, inside);
+  BufferId inside = enter_tp(at, pass, gemm_input(kept.attention));
+  gemm_forward(at, BlockKind::qkv, pass, kept.attention, stream, inside);
   if (after) emitter_.write(input, Use::input);
   qk_norm_forward(at, pass, kept.attention);
 
@@ -191,9 +191,9 @@ BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& 
   if (!after) norm_before(at, pass, kept.mlp, stream, branch);
   if (context_.cp_ring() && context_.plan.tp == 1) emitter_.read(kv, Use::keys);
 
-  inside = enter_tp(at, pass, product_input(kept.mlp));
+  inside = enter_tp(at, pass, gemm_input(kept.mlp));
   partial = temporary(context_.activation.gathered);
-  kept.kept_by = product_forward(at, BlockKind::mlp, pass, kept.mlp, stream, inside);
+  kept.kept_by = gemm_forward(at, BlockKind::mlp, pass, kept.mlp, stream, inside);
   emitter_.write(partial, Use::out);
   if (after) {
     branch = leave_tp(at, pass, partial);

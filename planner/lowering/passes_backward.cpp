@@ -30,8 +30,8 @@ void StageLowering::regather_read(OpId reader) {
 // Backward of the product that reads a norm's output (mlp, or qkv), and of the norm, which adds to the stream's gradient. Returns
 // the last that reads what the half-layer has kept: the norm, or where norms stand behind, the product.
 // `ahead` gathers the product's input again; a split backward keeps what the product read in `kept` for its weight half.
-OpId StageLowering::product_backward(const Site& at, BlockKind kind, std::initializer_list<Range> gradients,
-                                     BufferId saved, BufferId stream, OpId ahead, BufferId* kept) {
+OpId StageLowering::gemm_backward(const Site& at, BlockKind kind, std::initializer_list<Range> gradients,
+                                  BufferId saved, BufferId stream, OpId ahead, BufferId* kept) {
   const bool split = context_.split_backward();
   BufferId dx = temporary(context_.activation.gathered);
   if (!split) wait_gradients(at, kind);
@@ -105,7 +105,7 @@ void StageLowering::mlp_backward(Site at, SavedLayer& layer, BufferId stream) {
   const bool regathered = context_.sp() && !context_.split_backward();
   const OpId ahead = regathered ? regather(at, layer, layer.mlp) : kNoOp;
   const BufferId dy = enter_tp(at, Pass::backward, branch);
-  product_backward(at, BlockKind::mlp, {{dy, Use::dout}}, layer.mlp, stream, ahead, &layer.for_mlp);
+  gemm_backward(at, BlockKind::mlp, {{dy, Use::dout}}, layer.mlp, stream, ahead, &layer.for_mlp);
 }
 
 void StageLowering::attention_backward(Site at, SavedLayer& layer, BufferId stream) {
@@ -151,8 +151,8 @@ void StageLowering::attention_backward(Site at, SavedLayer& layer, BufferId stre
   const Range arrived{context_.cp_ring() ? kv : kNoBuffer, Use::keys},
       summed{context_.cp_ring() ? dkv : kNoBuffer, Use::dkeys};
   qk_norm_backward(at, {{dqkv, Use::dqkv}, arrived, summed}, layer.attention);
-  const OpId last = product_backward(at, BlockKind::qkv, {{dqkv, Use::dqkv}, arrived, summed},
-                                     layer.attention, stream, ahead, nullptr);
+  const OpId last = gemm_backward(at, BlockKind::qkv, {{dqkv, Use::dqkv}, arrived, summed}, layer.attention,
+                                  stream, ahead, nullptr);
   leave(last);
   if (layer.copied_in != kNoOp)
     layer_ring_[(next_place_ - 1) % layer_ring_.size()].reader = emitter_.hold(last);

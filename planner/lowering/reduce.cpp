@@ -114,7 +114,7 @@ void StageLowering::add_gradients(const Site& at, BlockKind kind, OpId op) {
     emitter_.hold(op);  // the next stage need not wait for what follows
     if (kind == BlockKind::embedding && head_apart_) op = join_head();
     if (b == tied_bucket_ && !ring)
-      tied_ready_ = reduces_beside() ? op : kNoOp;
+      tied_ready_ = overlaps_reduction() ? op : kNoOp;
     else
       reduce_bucket(b, op, at.microbatch, final_pass);
   }
@@ -148,11 +148,11 @@ std::int64_t StageLowering::tied_elements() const {
   return context_.ring_gradients() ? b.slice(layout_.shards) : layout_.parameters[b.first].elements;
 }
 
-void StageLowering::reduce_tied(OpId exchanged) {
+void StageLowering::reduce_tied(OpId reduced) {
   if (context_.ring_gradients())
-    finish_bucket(tied_bucket_, exchanged);
+    finish_bucket(tied_bucket_, reduced);
   else
-    reduce_bucket(tied_bucket_, exchanged, static_cast<std::uint32_t>(context_.microbatches - 1), true);
+    reduce_bucket(tied_bucket_, reduced, static_cast<std::uint32_t>(context_.microbatches - 1), true);
 }
 
 // One step of a bucket's reduction, in place; the first on a lane of its own waits for what is `ready`.
@@ -178,7 +178,7 @@ void StageLowering::sum_norms(int b, Reduction& r) {
   emit_reduction(r, OpRole::sp_reduce,
                  emitter_.work(CollectiveWork{CollectiveKind::all_reduce,
                                               Bytes(norms * size_bytes(context_.training.gradient)),
-                                              context_.links.of(stage_).tp, false}));
+                                              context_.links.of(stage_).tp}));
   for (const Parameter& p : parameters) {
     if (!is_summed_over_tp(p.kind, context_.model, context_.plan)) continue;
     const std::int64_t begin = range_of_gradient(p.offset), end = range_of_gradient(p.offset + p.elements);
@@ -200,26 +200,26 @@ void StageLowering::accumulate(int b, Reduction& r) {
     emitter_.read(accumulator_[index], Use::optimizer);  // the first replaces what the last step left
   accumulated_[index] = true;
   ring_reduced_[static_cast<std::size_t>(ring_slot_[index])] =
-      reduces_beside() ? emitter_.hold(r.done) : kNoOp;
+      overlaps_reduction() ? emitter_.hold(r.done) : kNoOp;
   ring_slot_[index] = -1;
 }
 
 // What happens to a bucket once its gradients are complete: norm-weight partials over tp, the reduction over its shards,
 // over replicas of the shard, and accumulation.
 void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, bool last) {
-  const bool beside = reduces_beside(), ring = context_.ring_gradients();
-  const bool behind_exchange = b == tied_bucket_ && !ring;  // which is on this lane
+  const bool overlaps = overlaps_reduction(), ring = context_.ring_gradients();
+  const bool behind_collective = b == tied_bucket_ && !ring;  // which is on this lane
   const auto index = static_cast<std::size_t>(b);
   const std::int64_t slice = bucket(b).slice(layout_.shards);
   const StageLinks& links = context_.links.of(stage_);
   Reduction r;
   r.gradient = ring ? gradient_ring_[static_cast<std::size_t>(ring_slot_[index])] : gradient_[index];
-  r.wait = beside && !behind_exchange ? ready : kNoOp;
+  r.wait = overlaps && !behind_collective ? ready : kNoOp;
   r.done = ready;
   r.op.stage = static_cast<std::uint16_t>(stage_);
   r.op.bucket = static_cast<std::uint16_t>(b);
   if (ring) r.op.microbatch = static_cast<std::uint16_t>(microbatch);
-  r.op.lanes[0] = lane(beside ? LaneKind::grad_reduce : LaneKind::compute);
+  r.op.lanes[0] = lane(overlaps ? LaneKind::grad_reduce : LaneKind::compute);
 
   if (context_.plan.tp > 1) sum_norms(b, r);
   if (context_.plan.replicas() > 1) {
@@ -239,8 +239,8 @@ void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, b
     r.done = sum_on_host(b, r.done, microbatch, r.gradient);
   else if (ring)
     accumulate(b, r);
-  const bool exchanged_later = ring && b == tied_bucket_;
-  if (last && !exchanged_later) finish_bucket(b, r.done);
+  const bool reduced_later = ring && b == tied_bucket_;
+  if (last && !reduced_later) finish_bucket(b, r.done);
 }
 
 // Copies a bucket's reduced slice to the host: the first of the step to its place; the others to be added to it, which the
@@ -280,7 +280,7 @@ OpId StageLowering::sum_on_host(int b, OpId ready, std::uint32_t microbatch, Buf
 
 // The squared norm of a bucket's owned slice, and the copy of what the host will update.
 void StageLowering::finish_bucket(int b, OpId ready) {
-  const bool on_host_lane = context_.sums_on_host(), beside = reduces_beside() || on_host_lane;
+  const bool on_host_lane = context_.sums_on_host(), overlaps = overlaps_reduction() || on_host_lane;
   const auto index = static_cast<std::size_t>(b);
   const BufferId owned = on_host_lane                ? host_gradient_[index]
                          : context_.ring_gradients() ? accumulator_[index]
@@ -294,14 +294,14 @@ void StageLowering::finish_bucket(int b, OpId ready) {
     op.role = OpRole::norm_partial;
     op.work = emitter_.work(StateWork{StateKind::norm, slice, context_.training.parameter,
                                       context_.training.gradient, on_host_lane});
-    op.lanes[0] = lane(on_host_lane ? LaneKind::host : beside ? LaneKind::grad_reduce : LaneKind::compute);
+    op.lanes[0] = lane(on_host_lane ? LaneKind::host : overlaps ? LaneKind::grad_reduce : LaneKind::compute);
     done = emitter_.emit(op, {on_host_lane ? ready : kNoOp});
     emitter_.read(owned, Use::gradient, 0,
                   on_host_lane ? slice * std::int64_t{size_bytes(context_.training.gradient)}
                                : range_of_gradient(slice));
     emitter_.write(norm_buffer_, Use::norm, std::int64_t{8} * b, std::int64_t{8} * b + 8);
     norm_partial_ = emitter_.hold(done);
-    norm_beside_ = beside;
+    norm_overlaps_ = overlaps;
   }
   if (on_host(slice) > 0 && !on_host_lane) {
     op.role = OpRole::copy_out;
@@ -321,9 +321,9 @@ void StageLowering::norm_reduce(const std::vector<StageLowering>& all) {
   op.role = OpRole::norm_reduce;
   op.stage = static_cast<std::uint16_t>(stage_);
   op.lanes[0] = lane(LaneKind::compute);
-  op.work = emitter_.work(CollectiveWork{CollectiveKind::all_reduce, Bytes(8), context_.links.world, false});
+  op.work = emitter_.work(CollectiveWork{CollectiveKind::all_reduce, Bytes(8), context_.links.world});
   for (const StageLowering& stage : all)
-    if (&stage != this || norm_beside_) emitter_.after(stage_, stage.norm_partial_);
+    if (&stage != this || norm_overlaps_) emitter_.after(stage_, stage.norm_partial_);
   emitter_.emit(op);
   for (const StageLowering& stage : all) emitter_.read(stage.norm_buffer_, Use::norm);
   emitter_.write(norm_total_, Use::norm);

@@ -146,19 +146,16 @@ void add_link_works(const Context& c, const StageLinks& links, const NumberOfWor
     w.tp_scatter = number(CollectiveWork{CollectiveKind::reduce_scatter, whole, links.tp, tiled});
     w.tp_reduce = number(CollectiveWork{CollectiveKind::all_reduce, whole, links.tp, tiled});
     w.loss_gather =
-        number(CollectiveWork{CollectiveKind::all_gather, Bytes(c.activation.loss_stats), links.tp, false});
+        number(CollectiveWork{CollectiveKind::all_gather, Bytes(c.activation.loss_stats), links.tp});
     if (c.sums_qk())
-      w.qk_reduce =
-          number(CollectiveWork{CollectiveKind::all_reduce, Bytes(c.activation.qk_sums), links.tp, false});
+      w.qk_reduce = number(CollectiveWork{CollectiveKind::all_reduce, Bytes(c.activation.qk_sums), links.tp});
   }
   if (c.plan.cp > 1) {
     const Bytes whole(c.activation.kv_gathered);
-    w.cp_gather = w.cp_gather_backward =
-        number(CollectiveWork{CollectiveKind::all_gather, whole, links.cp, false});
+    w.cp_gather = w.cp_gather_backward = number(CollectiveWork{CollectiveKind::all_gather, whole, links.cp});
     if (c.rings_again())
-      w.cp_gather_backward =
-          number(CollectiveWork{CollectiveKind::all_gather, Bytes(2 * whole.v), links.cp, false});
-    w.cp_scatter = number(CollectiveWork{CollectiveKind::reduce_scatter, whole, links.cp, false});
+      w.cp_gather_backward = number(CollectiveWork{CollectiveKind::all_gather, Bytes(2 * whole.v), links.cp});
+    w.cp_scatter = number(CollectiveWork{CollectiveKind::reduce_scatter, whole, links.cp});
   }
   if (c.plan.pp > 1) {
     const bool scattered = c.stack.rules.scatter_p2p && !c.sp();

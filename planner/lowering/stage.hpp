@@ -150,14 +150,14 @@ class StageLowering {
   BufferId leave_tp(const Site&, Pass, BufferId partial);  // scattered under SP, reduced in place otherwise
   void norm_before(const Site&, Pass, BufferId kept, BufferId stream, BufferId branch);
   OpId norm_after(const Site&, Pass, BufferId kept, BufferId stream, BufferId branch);
-  OpId product_forward(const Site&, BlockKind, Pass, BufferId kept, BufferId stream, BufferId inside);
+  OpId gemm_forward(const Site&, BlockKind, Pass, BufferId kept, BufferId stream, BufferId inside);
   void qk_norm_forward(const Site&, Pass, BufferId kept);
   void qk_norm_backward(const Site&, std::initializer_list<Range> gradients, BufferId saved);
   Range branch_gradient(const Site&, BufferId saved, BufferId stream);
   BufferId layer_forward(const Site&, Pass, SavedLayer&, BufferId stream, BufferId branch, BufferId input);
   void layer_backward(const Site&, SavedLayer&, BufferId stream);
-  OpId product_backward(const Site&, BlockKind, std::initializer_list<Range> gradients, BufferId saved,
-                        BufferId stream, OpId ahead, BufferId* kept);
+  OpId gemm_backward(const Site&, BlockKind, std::initializer_list<Range> gradients, BufferId saved,
+                     BufferId stream, OpId ahead, BufferId* kept);
   void mlp_backward(Site, SavedLayer&, BufferId stream);
   void attention_backward(Site, SavedLayer&, BufferId stream);
   OpId ring_forward(const Site&, Pass, BufferId kv);
@@ -208,7 +208,9 @@ class StageLowering {
   void finish_bucket(int bucket, OpId ready);
   OpId sum_on_host(int bucket, OpId ready, std::uint32_t microbatch, BufferId reduced);
   OpId join_head();  // adds what the head has summed to the embedding's gradient
-  bool reduces_beside() const { return context_.plan.overlap_grad_reduce && context_.plan.replicas() > 1; }
+  bool overlaps_reduction() const {
+    return context_.plan.overlap_grad_reduce && context_.plan.replicas() > 1;
+  }
   Op clearing(std::int64_t elements);
   void clear_padding(int bucket, const Site&);
   void write_padding(int bucket, BufferId to);
@@ -289,7 +291,7 @@ class StageLowering {
 
   OpId last_ = kNoOp;                            // newest op on the compute lane
   OpId updated_ = kNoOp, host_updated_ = kNoOp;  // what the first gather or fetch must wait for
-  bool norm_beside_ = false;                     // the partials run beside compute
+  bool norm_overlaps_ = false;                   // the partials run beside compute
   OpId norm_partial_ = kNoOp, tied_ready_ = kNoOp;
   BufferId norm_buffer_ = kNoBuffer, norm_total_ = kNoBuffer, update_buffer_ = kNoBuffer;
   int tied_bucket_ = -1;    // the stage's copy of a tied embedding that another stage has as well

@@ -36,8 +36,9 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
   if (c.plan.activation_offload > 0) {
     layer_ring_.resize(static_cast<std::size_t>(c.plan.offload_horizon) + 1);
     for (RingedLayer& place : layer_ring_) {
-      place.attention = e.buffer(BufferKind::activation, stage, c.activation.ring_attention, true);
-      place.mlp = e.buffer(BufferKind::activation, stage, c.activation.ring_mlp, true);
+      place.attention =
+          e.buffer(BufferKind::activation, stage, c.activation.ring_attention, {.resident = true});
+      place.mlp = e.buffer(BufferKind::activation, stage, c.activation.ring_mlp, {.resident = true});
     }
   }
   plan_visits();
@@ -69,11 +70,11 @@ void StageLowering::number_works() {
                                ? WorkId{0}
                                : emitter_.work(CollectiveWork{
                                      scatter ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce,
-                                     Bytes(b.elements * size_bytes(training.reduction)), shard, false}));
-    gather_work_.push_back(scatter ? emitter_.work(CollectiveWork{
-                                         CollectiveKind::all_gather,
-                                         Bytes(b.elements * size_bytes(training.parameter)), shard, false})
-                                   : WorkId{0});
+                                     Bytes(b.elements * size_bytes(training.reduction)), shard}));
+    gather_work_.push_back(
+        scatter ? emitter_.work(CollectiveWork{CollectiveKind::all_gather,
+                                               Bytes(b.elements * size_bytes(training.parameter)), shard})
+                : WorkId{0});
     copy_work_.push_back(context_.plan.parameter_offload
                              ? emitter_.work(CopyWork{Bytes(b.slice(layout_.shards) *
                                                             fetched_bytes(training, context_.stack.rules)),
@@ -122,18 +123,21 @@ void StageLowering::make_state(std::size_t bucket) {
 void StageLowering::make_unit_ring(std::int64_t largest) {
   const auto parameter = static_cast<std::int64_t>(context_.state.parameter);
   for (std::size_t i = 0; i < context_.unit_ring_count(); ++i) {
-    unit_ring_.push_back(emitter_.buffer(BufferKind::communication, stage_, largest * parameter, true));
+    unit_ring_.push_back(
+        emitter_.buffer(BufferKind::communication, stage_, largest * parameter, {.resident = true}));
     if (context_.plan.parameter_offload && layout_.shards > 1)
-      staging_.push_back(emitter_.buffer(
-          BufferKind::communication, stage_,
-          largest / layout_.shards * fetched_bytes(context_.training, context_.stack.rules), true));
+      staging_.push_back(
+          emitter_.buffer(BufferKind::communication, stage_,
+                          largest / layout_.shards * fetched_bytes(context_.training, context_.stack.rules),
+                          {.resident = true}));
   }
 }
 
 // Gradients of every micro-batch before they are reduced, the largest of so many elements.
 void StageLowering::make_gradient_ring(std::int64_t largest) {
   const auto place = [&](std::int64_t elements) {
-    return emitter_.buffer(BufferKind::communication, stage_, bytes_of_gradient(elements), true);
+    return emitter_.buffer(BufferKind::communication, stage_, bytes_of_gradient(elements),
+                           {.resident = true});
   };
   for (std::size_t slot = 0; slot < context_.gradient_ring_count(); ++slot)
     gradient_ring_[slot] = place(largest);
@@ -149,27 +153,33 @@ void StageLowering::make_buffers() {
     make_state(i);
   }
   if (head_apart_)
-    head_gradient_ = emitter_.buffer(
-        BufferKind::gradient, stage_,
-        bytes_of_gradient(layout_.parameters[static_cast<std::size_t>(embedding_)].elements), true);
+    head_gradient_ =
+        emitter_.buffer(BufferKind::gradient, stage_,
+                        bytes_of_gradient(layout_.parameters[static_cast<std::size_t>(embedding_)].elements),
+                        {.resident = true});
   if (context_.ring_parameters()) make_unit_ring(largest);
   if (context_.ring_gradients()) make_gradient_ring(largest_in_ring);
   if (context_.sums_on_host() && context_.microbatches > 1)
     landing_ = emitter_.buffer(BufferKind::host, stage_,
-                               largest / layout_.shards * size_bytes(context_.training.gradient), true);
+                               largest / layout_.shards * size_bytes(context_.training.gradient),
+                               {.resident = true});
   if (context_.sp())
     for (BufferId& slot : regathered_)
-      slot = emitter_.buffer(BufferKind::communication, stage_, context_.activation.gathered, true);
+      slot = emitter_.buffer(BufferKind::communication, stage_, context_.activation.gathered,
+                             {.resident = true});
   if (context_.activation.transient > 0)
-    emitter_.buffer(BufferKind::workspace, stage_, context_.activation.transient, true, true);
+    emitter_.buffer(BufferKind::workspace, stage_, context_.activation.transient,
+                    {.resident = true, .scratch = true});
   if (context_.activation.logits_kept > 0 && stage_ == context_.stage_of(context_.n_chunks() - 1))
-    emitter_.buffer(BufferKind::logits, stage_, context_.activation.logits_kept, true, true);
-  emitter_.buffer(BufferKind::communication, stage_, context_.bytes_summed_apart(layout_), true, true);
+    emitter_.buffer(BufferKind::logits, stage_, context_.activation.logits_kept,
+                    {.resident = true, .scratch = true});
+  emitter_.buffer(BufferKind::communication, stage_, context_.bytes_summed_apart(layout_),
+                  {.resident = true, .scratch = true});
   update_buffer_ = emitter_.buffer(BufferKind::workspace, stage_, context_.update_workspace(layout_));
   if (context_.stack.rules.clip_gradients) {
     norm_buffer_ = emitter_.buffer(BufferKind::workspace, stage_,
-                                   8 * static_cast<std::int64_t>(layout_.buckets.size()), true);
-    norm_total_ = emitter_.buffer(BufferKind::workspace, stage_, 8, true);
+                                   8 * static_cast<std::int64_t>(layout_.buckets.size()), {.resident = true});
+    norm_total_ = emitter_.buffer(BufferKind::workspace, stage_, 8, {.resident = true});
   }
 }
 
@@ -234,28 +244,31 @@ void StageLowering::update_on_host(int first, int last, std::int64_t elements) {
   const auto parameter = static_cast<std::int64_t>(context_.state.parameter);
   const bool ring = context_.ring_parameters(), parameters_stay = context_.plan.parameter_offload;
   // Each bucket's part of the optimizer, and of the parameters where they are written by the op.
-  const auto touch = [&](bool updates, bool writes) {
+  struct Touched {
+    bool updates = false, writes = false;
+  };
+  const auto touch = [&](const Touched& by) {
     for (int i = first; i < last; ++i) {
       const auto b = static_cast<std::size_t>(i);
       const std::int64_t slice = bucket(i).slice(layout_.shards);
-      if (updates) emitter_.read(host_gradient_[b], Use::gradient);
+      if (by.updates) emitter_.read(host_gradient_[b], Use::gradient);
       emitter_.read(host_optimizer_[b], Use::optimizer);
-      if (updates) emitter_.write(host_optimizer_[b], Use::optimizer);
-      if (writes)
+      if (by.updates) emitter_.write(host_optimizer_[b], Use::optimizer);
+      if (by.writes)
         emitter_.write(ring ? shard_[b] : parameter_[b], Use::parameter, (slice - on_host(slice)) * parameter,
                        slice * parameter);
     }
   };
   Op op = update_op(first, last, elements, true);
   host_updated_ = emitter_.emit(op);
-  touch(true, parameters_stay);
+  touch({.updates = true, .writes = parameters_stay});
   emitter_.read(norm_total_, Use::norm);
   if (parameters_stay) return;
   op.role = OpRole::copy_in;
   op.work = emitter_.work(CopyWork{Bytes(elements * parameter), CopyDirection::host_to_device});
   op.lanes[0] = lane(LaneKind::host_to_device);
   host_updated_ = emitter_.emit(op, {host_updated_});
-  touch(false, true);
+  touch({.writes = true});
 }
 
 // One bucket into its place, whose slice is this rank's.
@@ -265,17 +278,17 @@ OpId StageLowering::gather_whole(int b, OpId behind, OpId behind_host) {
   op.stage = static_cast<std::uint16_t>(stage_);
   op.bucket = static_cast<std::uint16_t>(b);
   op.work = gather_work_[static_cast<std::size_t>(b)];
-  const bool beside = context_.plan.overlap_param_gather;
+  const bool overlaps = context_.plan.overlap_param_gather;
   // Repeated gathers share the links of their process group with its reductions.
   const LaneKind apart =
-      context_.gathers_again() && reduces_beside() ? LaneKind::grad_reduce : LaneKind::param_gather;
-  op.lanes[0] = lane(beside ? apart : LaneKind::compute);
-  const OpId id = emitter_.emit(op, {beside ? behind : kNoOp, behind_host});
+      context_.gathers_again() && overlaps_reduction() ? LaneKind::grad_reduce : LaneKind::param_gather;
+  op.lanes[0] = lane(overlaps ? apart : LaneKind::compute);
+  const OpId id = emitter_.emit(op, {overlaps ? behind : kNoOp, behind_host});
   const auto parameter = static_cast<std::int64_t>(context_.state.parameter);
   emitter_.read(parameter_[static_cast<std::size_t>(b)], Use::parameter, 0,
                 bucket(b).slice(layout_.shards) * parameter);
   emitter_.write(parameter_[static_cast<std::size_t>(b)], Use::parameter);
-  if (beside) gathered_[static_cast<std::size_t>(b)] = emitter_.hold(id);
+  if (overlaps) gathered_[static_cast<std::size_t>(b)] = emitter_.hold(id);
   return id;
 }
 

@@ -169,10 +169,10 @@ class SearchGrid {
 
 }  // namespace
 
-std::optional<MovedPlan> GridRefinement::climb(const ParallelPlan& from, double step) {
+std::optional<RefinedPlan> GridRefinement::climb(const ParallelPlan& from, double step) {
   std::optional<SearchGrid> grid;  // of a kind of recomputation
   GridValues first{}, steps{};
-  MovedPlan at{from, step};
+  RefinedPlan at{from, step};
   const auto begin = [&] {
     grid.emplace(job_, space_, at.plan);
     steps = first = grid->first_steps(at.plan);

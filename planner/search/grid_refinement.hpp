@@ -20,7 +20,7 @@ class GridRefinement {
         moves_(job, tree, std::move(means), {.batch = 4, .tried = 2, .fits_first = true}) {}
 
   // From a member of the space whose step is known; nothing when no move helps.
-  std::optional<MovedPlan> climb(const ParallelPlan& from, double step);
+  std::optional<RefinedPlan> climb(const ParallelPlan& from, double step);
   std::uint64_t simulated() const { return moves_.simulated(); }
 
  private:

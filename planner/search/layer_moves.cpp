@@ -80,10 +80,10 @@ std::vector<ParallelPlan> next_to(const ParallelPlan& from, const ModelSpec& m, 
 
 }  // namespace
 
-std::optional<MovedPlan> LayerMoves::climb(const ParallelPlan& from, double step) {
+std::optional<RefinedPlan> LayerMoves::climb(const ParallelPlan& from, double step) {
   const UnevenStages able = job_.stack.can.uneven_stages;
   if (from.pp * from.vp == 1 || able == UnevenStages::none) return std::nullopt;
-  MovedPlan at{from, step};
+  RefinedPlan at{from, step};
   bool moved = false;
   moves_.allow_slots();
   if (const auto alone = with_ends_alone(able, from, job_.model))

@@ -16,7 +16,7 @@ class LayerMoves {
       : job_(job), moves_(job, tree, std::move(means), {}) {}
 
   // From a plan whose step is known; nothing when no move helps.
-  std::optional<MovedPlan> climb(const ParallelPlan& from, double step);
+  std::optional<RefinedPlan> climb(const ParallelPlan& from, double step);
   std::uint64_t simulated() const { return moves_.simulated(); }
 
  private:

@@ -16,7 +16,7 @@ constexpr double kSimulation = 40;  // slots walked by a bound in the time of a 
 
 }  // namespace
 
-std::optional<MovedPlan> LocalMoves::fastest(const MovedPlan& at, const std::vector<ParallelPlan>& next) {
+std::optional<RefinedPlan> LocalMoves::fastest(const RefinedPlan& at, const std::vector<ParallelPlan>& next) {
   const double slots = 2.0 * at.plan.pp * at.plan.vp * microbatches(at.plan, job_.training);
   slots_left_ -= static_cast<double>(next.size()) * (kAsked + slots);
   if (slots_left_ < 0) return std::nullopt;
@@ -55,7 +55,7 @@ std::optional<MovedPlan> LocalMoves::fastest(const MovedPlan& at, const std::vec
       if (steps[i] >= limit_of(plan)) steps[i] = INFINITY;
     });
     const auto best = static_cast<std::size_t>(std::ranges::min_element(steps) - steps.begin());
-    if (std::isfinite(steps[best])) return MovedPlan{*moves[begin + best].plan, steps[best]};
+    if (std::isfinite(steps[best])) return RefinedPlan{*moves[begin + best].plan, steps[best]};
   }
   return std::nullopt;
 }

@@ -12,7 +12,7 @@
 
 namespace sextant {
 
-struct MovedPlan {
+struct RefinedPlan {
   ParallelPlan plan;
   double step = 0;  // seconds, simulated
 };
@@ -35,7 +35,7 @@ class LocalMoves {
       : job_(job), tree_(tree), means_(std::move(means)), extent_(extent) {}
 
   // Nothing when none is worth it, or when the work allowed is done.
-  std::optional<MovedPlan> fastest(const MovedPlan& at, const std::vector<ParallelPlan>& next);
+  std::optional<RefinedPlan> fastest(const RefinedPlan& at, const std::vector<ParallelPlan>& next);
 
   bool stopped() const { return means_.stopped(); }
   std::uint64_t simulated() const { return simulated_; }

@@ -33,9 +33,9 @@ std::vector<Simulated> starts(const SearchSpace& space, const Ranking& ranking) 
 
 }  // namespace
 
-Beside off_grid(const Job& job, const SearchSpace& space, const SearchTree& tree, const Ranking& ranking,
-                const MoveMeans& means) {
-  Beside out;
+OffGrid off_grid(const Job& job, const SearchSpace& space, const SearchTree& tree, const Ranking& ranking,
+                 const MoveMeans& means) {
+  OffGrid out;
   GridRefinement grid(job, space, tree, means);
   LayerMoves layers(job, tree, means);
   const bool cut_is_pinned =

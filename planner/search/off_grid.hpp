@@ -10,12 +10,12 @@ namespace sextant {
 
 inline constexpr int kMovedFamilies = 5;
 
-struct Beside {
+struct OffGrid {
   Moved moved;
   std::uint64_t cut_anew = 0, refined = 0;  // simulated
 };
 
 // From the fastest families on, of those that a step off the search grid or a better cut may bring to the front.
-Beside off_grid(const Job&, const SearchSpace&, const SearchTree&, const Ranking&, const MoveMeans&);
+OffGrid off_grid(const Job&, const SearchSpace&, const SearchTree&, const Ranking&, const MoveMeans&);
 
 }  // namespace sextant

@@ -45,7 +45,7 @@ class Search {
       clock_.allow(0.95);
       first_.climb();
     }
-    look_beside();
+    look_off_grid();
     finish();
     return std::move(report_);
   }
@@ -207,16 +207,16 @@ class Search {
     return {simulator_.step_of(tree_.plan(node.choice, simulator_.cache())), node.choice, node.peak};
   }
 
-  void look_beside() {
+  void look_off_grid() {
     if (!options_.move_layers || ranking_.empty()) return;
     clock_.allow(1);
     moved_ = moved_from(ranking_);
   }
   Moved moved_from(const Ranking& ranking) {
-    Beside found = off_grid(job_, space_, tree_, ranking,
-                            {[this]() -> SearchCache& { return simulator_.cache(); },
-                             [this](const ParallelPlan& plan) { return simulator_.step_of(plan); },
-                             [this] { return stop_asked(); }});
+    OffGrid found = off_grid(job_, space_, tree_, ranking,
+                             {[this]() -> SearchCache& { return simulator_.cache(); },
+                              [this](const ParallelPlan& plan) { return simulator_.step_of(plan); },
+                              [this] { return stop_asked(); }});
     report_.moved += found.cut_anew;
     report_.refined += found.refined;
     return std::move(found.moved);

@@ -229,7 +229,7 @@ double SearchCache::stateless_closing(const ParallelPlan& p) {
     return l.closing;
   const bool sliced = reduces_every_microbatch(p, job_.stack.rules);
   const Key key{p.tp, p.cp, p.pp, p.dp, axes_code(p.axis_order), sliced ? p.shards() : 1};
-  return l.closing + of(shared_->exchanges, key, [&] { return tied_exchange_time(job_, p, l.links); });
+  return l.closing + of(shared_->tied_reductions, key, [&] { return tied_reduction_time(job_, p, l.links); });
 }
 
 const SearchCache::EveryMicrobatch& SearchCache::every_microbatch(const ParallelPlan& p) {
@@ -262,7 +262,7 @@ SearchCache::EveryMicrobatch SearchCache::every_of(const ParallelPlan& p) {
   }
   for (const auto& [shard, replica] : groups) {
     const auto price = [&](CollectiveKind kind, std::int64_t n, Dtype dtype, const GroupShape& group) {
-      return job_.cost.price(CollectiveWork{kind, Bytes(n * size_bytes(dtype)), group, false}).duration.v;
+      return job_.cost.price(CollectiveWork{kind, Bytes(n * size_bytes(dtype)), group}).duration.v;
     };
     gather = std::min(gather, price(CollectiveKind::all_gather, elements, job_.training.parameter, shard));
     double both = price(CollectiveKind::reduce_scatter, elements, job_.training.reduction, shard);

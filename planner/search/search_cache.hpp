@@ -105,7 +105,7 @@ class SearchCache {
     std::atomic<std::size_t> state_bytes = 0;  // of what both hold
     Map<std::vector<StageBuckets>> buckets;
     Map<EveryMicrobatch> every;
-    Map<double> exchanges;
+    Map<double> tied_reductions;
     Map<Classes> classes;
     Map<std::int64_t> elements;
     std::mutex numbering;

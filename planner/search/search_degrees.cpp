@@ -28,13 +28,15 @@ int recomputed_layers(const Recompute& r, int n_layers) {
 
 // Runs `visit` with every kind of kernels that stack and space allow, without recomputation: fields of `p` are set.
 template <class F>
-void SearchTree::each_kernel_choice(ParallelPlan& p, bool linked, F visit) const {
+void SearchTree::each_kernel_choice(ParallelPlan& p, Links links, F visit) const {
   for (const std::uint8_t sp : space_.sequence_parallel)
     for (const std::uint8_t tiled : space_.overlap_tp)
       for (const bool split : {false, true}) {
         p.sequence_parallel = sp != 0;
         p.overlap_tp = tiled != 0;
-        if ((tiled && !linked) || (split && (!may_split_backward_ || p.pp == 1)) || !has_kernels(p)) continue;
+        if ((tiled && links == Links::open) || (split && (!may_split_backward_ || p.pp == 1)) ||
+            !has_kernels(p))
+          continue;
         p.schedule = split ? PipelineSchedule::zero_bubble : PipelineSchedule::one_f_one_b;
         visit();
       }
@@ -44,7 +46,8 @@ void SearchTree::each_kernel_choice(ParallelPlan& p, bool linked, F visit) const
 
 // What every schedule and stage split takes: the mean over stages of [what comes before their first slot, their own
 // work, and what comes after their last one]. Every inner chunk holds a layer at least.
-void SearchTree::sketch(const ParallelPlan& plan, SearchCache& cache, int recomputed, bool linked) const {
+void SearchTree::sketch(const ParallelPlan& plan, SearchCache& cache, int recomputed, Links links) const {
+  const bool linked = links == Links::known;
   const int pp = plan.pp, n = job_.model.n_layers;
   const bool split = plan.schedule == PipelineSchedule::zero_bubble;
   const StageLayerTimes& stages = linked ? cache.layers(plan) : cache.layers_without_links(plan);
@@ -54,7 +57,7 @@ void SearchTree::sketch(const ParallelPlan& plan, SearchCache& cache, int recomp
     double per_second = 0;
     for (int s = 0; s < pp; ++s) {
       const LayerTimes& t = stages.of(s);
-      const double again = t.layer_total(true), once = t.layer_total(false);
+      const double again = t.recomputed_layer_total(), once = t.layer_total();
       per_second += 1 / (recomputed == 0 ? once : recomputed == n ? again : std::min(once, again));
     }
     shared = n / per_second;
@@ -64,13 +67,13 @@ void SearchTree::sketch(const ParallelPlan& plan, SearchCache& cache, int recomp
   if (linked)
     after = job_.stack.can.max_zero_with_pp < 2 ? cache.stateless_closing(plan) : cache.closing(plan);
   for (const LayerTimes& t : stages.distinct) {
-    const double model = recomputed * t.layer_total(true) + (n - recomputed) * t.layer_total(false) +
+    const double model = recomputed * t.recomputed_layer_total() + (n - recomputed) * t.layer_total() +
                          t.embedding_forward + t.embedding_backward + t.head_forward + t.head_backward +
                          t.head_weight;
     const double layer = t.forward + (split ? 0.0 : std::min(t.backward, t.recompute + t.backward_again));
     const double ramp =
         pp > 2 ? (pp - 1.0) * (pp - 2.0) / (2.0 * pp) * (layer + (split ? 1 : 2) * t.send) : 0.0;
-    const double waits = recomputed * t.layer_wait(true) + (n - recomputed) * t.layer_wait(false);
+    const double waits = recomputed * t.recomputed_layer_wait() + (n - recomputed) * t.layer_wait();
     cache.sketches.push_back({(model - waits) / pp, waits / pp, ramp, shared, split, after});
   }
 }
@@ -125,7 +128,7 @@ void SearchTree::expand_root(SearchCache& cache, Expansion& out) const {
           const int m = microbatches(p, job_.training);
           if (m == 0) continue;
           cache.sketches.clear();
-          each_kernel_choice(p, false, [&] { sketch(p, cache, 0, false); });
+          each_kernel_choice(p, Links::open, [&] { sketch(p, cache, 0, Links::open); });
           least = std::min(least, unscheduled(cache, m, {}));
           ++out.bounds;
         }
@@ -171,7 +174,7 @@ void SearchTree::expand_degrees(const Node& node, SearchCache& cache, Expansion&
       p.micro_batch = space_.micro_batch[i];
       child.choice.micro_batch = small(i);
       cache.sketches.clear();
-      each_kernel_choice(p, true, [&] { sketch(p, cache, 0, true); });
+      each_kernel_choice(p, Links::known, [&] { sketch(p, cache, 0, Links::known); });
       const double least = unscheduled(cache, microbatches(p, job_.training), {});
       ++out.bounds;
       child.bound = std::isfinite(least) ? std::max(node.bound, least) : node.bound;
@@ -216,7 +219,7 @@ void SearchTree::expand_placement(const Node& node, SearchCache& cache, Expansio
   cache.sketches.clear();       // the same for all orders of the class
   {
     ParallelPlan q = p;
-    each_kernel_choice(q, true, [&] { sketch(q, cache, 0, true); });
+    each_kernel_choice(q, Links::known, [&] { sketch(q, cache, 0, Links::known); });
   }
   const std::size_t degrees = space_.shard_degree.size();
   auto& laws =
@@ -285,10 +288,10 @@ void SearchTree::expand_sharding(const Node& node, SearchCache& cache, Expansion
         child.choice.recompute = small(r);
         const int again = recomputed_layers(p.recompute, job_.model.n_layers);
         cache.sketches.clear();
-        sketch(p, cache, again, true);
+        sketch(p, cache, again, Links::known);
         if (may_split_backward_ && p.pp > 1) {
           p.schedule = PipelineSchedule::zero_bubble;
-          sketch(p, cache, again, true);
+          sketch(p, cache, again, Links::known);
         }
         const double least = unscheduled(cache, m, every);
         ++out.bounds;

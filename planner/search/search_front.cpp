@@ -22,8 +22,8 @@ Bytes SearchFront::push(MovedMember point) {
 
 double SearchFront::slowest_step() const {
   if (points_.empty() && !best_) return INFINITY;
-  const MovedPlan first =
-      points_.empty() ? MovedPlan{plan_of(space_, best_->choice), best_->step} : points_.front().found;
+  const RefinedPlan first =
+      points_.empty() ? RefinedPlan{plan_of(space_, best_->choice), best_->step} : points_.front().found;
   const Seconds step = measured_step(job_, first.plan, Seconds(first.step));
   return simulated_of(job_, space_.world, step * slowest_).v;
 }

@@ -69,7 +69,7 @@ class Ranking {
 // What is shown, what was moved in place of the member it was; `plan` is a member's.
 struct MovedMember {
   Simulated member;
-  MovedPlan found;
+  RefinedPlan found;
   std::optional<double> before_layers = {};  // seconds; all that moved layers gained is behind it
   bool off_grid = false;
 };

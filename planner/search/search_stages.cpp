@@ -20,7 +20,10 @@ struct ChunkPrices {
     embedding = t.embedding_forward + t.embedding_backward;
     head = last.head_forward + last.head_backward + last.head_weight;
   }
-  double layer(int stage) const { return stages.of(stages.uneven ? stage : 0).layer_total(again); }
+  double layer(int stage) const {
+    const LayerTimes& t = stages.of(stages.uneven ? stage : 0);
+    return again ? t.recomputed_layer_total() : t.layer_total();
+  }
   double slowest(const std::vector<int>& cut) const {
     double most = 0;
     const int n = static_cast<int>(cut.size());

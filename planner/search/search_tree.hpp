@@ -182,13 +182,14 @@ class SearchTree {
   bool steady(const ParallelPlan& p) const {
     return !may_offload_activations_ && !may_offload_parameters_ && is_steady(p, job_.stack.rules);
   }
+  enum class Links : std::uint8_t { open, known };  // of the plan's groups
   template <class F>
-  void each_kernel_choice(ParallelPlan&, bool linked, F visit) const;
+  void each_kernel_choice(ParallelPlan&, Links, F visit) const;
   // Adds one child for each order of axes whose links no other before it has; the cache's sketches are of all of them.
   void add_placements(Node child, ParallelPlan, const std::vector<std::uint8_t>& orders, double least_above,
                       SearchCache&, Expansion&) const;
   // Adds to the cache's sketches: of any schedule and stage split, one for each kind of stage.
-  void sketch(const ParallelPlan&, SearchCache&, int recomputed, bool linked) const;
+  void sketch(const ParallelPlan&, SearchCache&, int recomputed, Links) const;
   // The least step of any sketch.
   static double unscheduled(const SearchCache&, int microbatches, const SearchCache::EveryMicrobatch&);
   // Rules that look at the schedule alone; how many layers a chunk holds is looked at with the stages.

@@ -7,7 +7,7 @@ namespace {
 
 constexpr double kSmallestBytes = 128;  // sixteen fp32 numbers, read and written
 
-Kernel priced(const SquareProduct& p) {
+Kernel priced(const SquareGemm& p) {
   return Gemm{p.extent, p.extent, p.extent, alignment_of(p.extent, p.extent), p.format};
 }
 // Bytes are read and written.
@@ -19,17 +19,17 @@ std::optional<MachineSample> sample_of(const MachineMeasurement& m) {
   if (took.v <= 0) return std::nullopt;
   const Measured what = parse_measurement(m.what);
   if (const auto* copy = std::get_if<CopyWork>(&what)) {
-    const bool beside_copy = std::holds_alternative<CopyWork>(parse_measurement(m.beside));
-    if (m.beside.empty() || beside_copy) return MachineSample{*copy, took};
+    const bool overlaps_copy = std::holds_alternative<CopyWork>(parse_measurement(m.beside));
+    if (m.beside.empty() || overlaps_copy) return MachineSample{*copy, took};
   }
   if (!m.beside.empty()) return std::nullopt;
-  if (const auto* product = std::get_if<SquareProduct>(&what); product && product->ranks == 1)
-    return MachineSample{priced(*product), took};
+  if (const auto* gemm = std::get_if<SquareGemm>(&what); gemm && gemm->ranks == 1)
+    return MachineSample{priced(*gemm), took};
   if (const auto* within = std::get_if<CopyWithin>(&what)) return MachineSample{priced(*within), took};
   if (const auto* kernel = std::get_if<SmallestKernel>(&what); kernel && !kernel->by_host)
     return MachineSample{priced(*kernel), took};
-  if (const auto* exchange = std::get_if<Exchange>(&what); exchange && !exchange->one_device)
-    return MachineSample{*exchange, took};
+  if (const auto* collective = std::get_if<MeasuredCollective>(&what); collective && !collective->one_device)
+    return MachineSample{*collective, took};
   return std::nullopt;
 }
 
@@ -37,7 +37,7 @@ std::optional<MachineSample> sample_of(const MachineMeasurement& m) {
 
 bool is_launch(const Pointwise& p) { return p.bytes <= kSmallestBytes; }
 
-CollectiveWork work_of(const Exchange& e) {
+CollectiveWork work_of(const MeasuredCollective& e) {
   CollectiveWork work{e.kind, e.bytes, {}, false};
   work.group.size = e.ranks;
   work.group.nodes = e.nodes;
@@ -68,18 +68,19 @@ std::map<std::string, double> interference_of(const MachineFacts& facts) {
     int n = 0;
   };
   std::map<std::string, Mean> found;
-  const auto is_product = [](const Measured& m) { return std::holds_alternative<SquareProduct>(m); };
+  const auto is_gemm = [](const Measured& m) { return std::holds_alternative<SquareGemm>(m); };
   // "comm" or "copy"; empty: neither.
   const auto kind_of = [](const Measured& m) -> std::string {
-    if (const auto* exchange = std::get_if<Exchange>(&m)) return exchange->one_device ? "" : "comm";
+    if (const auto* collective = std::get_if<MeasuredCollective>(&m))
+      return collective->one_device ? "" : "comm";
     return std::holds_alternative<CopyWork>(m) ? "copy" : "";
   };
   for (const MachineMeasurement& m : facts.measurements) {
     const Measured what = parse_measurement(m.what), beside = parse_measurement(m.beside);
     const double longer = facts.lengthening(m.what, m.beside);
-    const std::string kind = kind_of(is_product(what) ? beside : what);
-    if (longer <= 0 || kind.empty() || is_product(what) == is_product(beside)) continue;
-    Mean& mean = found[is_product(what) ? kind + "_slows_compute" : "compute_slows_" + kind];
+    const std::string kind = kind_of(is_gemm(what) ? beside : what);
+    if (longer <= 0 || kind.empty() || is_gemm(what) == is_gemm(beside)) continue;
+    Mean& mean = found[is_gemm(what) ? kind + "_slows_compute" : "compute_slows_" + kind];
     mean.sum += longer - 1;
     ++mean.n;
   }

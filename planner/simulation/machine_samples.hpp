@@ -19,12 +19,12 @@
 namespace sextant {
 
 struct MachineSample {
-  std::variant<Kernel, CopyWork, Exchange> what;
+  std::variant<Kernel, CopyWork, MeasuredCollective> what;
   Seconds took;  // median
 };
 
-bool is_launch(const Pointwise&);         // the smallest kernel: all of it is the launch
-CollectiveWork work_of(const Exchange&);  // links are left open
+bool is_launch(const Pointwise&);                   // the smallest kernel: all of it is the launch
+CollectiveWork work_of(const MeasuredCollective&);  // links are left open
 // The first ranks of so many nodes, as many of each; nothing where the cluster has them not.
 std::optional<std::vector<int>> first_ranks(int ranks, int nodes, const ClusterSpec&);
 

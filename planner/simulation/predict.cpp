@@ -34,7 +34,7 @@ double without_communication(const Graph& graph, std::vector<OpCost> costs, cons
 struct StepOfPlan {
   Seconds simulated;
   double exposed_share = 0;
-  std::optional<CostShares> rests_on;
+  std::optional<CostShares> predicted_from;
 };
 
 // A profiled step is simulated operation by operation: those of one lane may rest on different sources.
@@ -55,7 +55,7 @@ StepOfPlan step_of(const Job& job, const ParallelPlan& plan) {
   }
   const ExecutionGraph graph = lower(job.model, job.training, links, plan, job.stack, {.operands = false});
   const std::vector<OpCost> costs = simulate_all(graph);
-  step.rests_on = cost_shares(breakdown(graph, simulate(graph, costs, how)), costs);
+  step.predicted_from = cost_shares(breakdown(graph, simulate(graph, costs, how)), costs);
   return step;
 }
 
@@ -196,7 +196,7 @@ Prediction predict(const Job& job, const ParallelPlan& plan, double interval) {
   Prediction p;
   p.step = measured_step(job, plan, step.simulated);
   p.exposed_share = step.exposed_share;
-  p.rests_on = step.rests_on;
+  p.predicted_from = step.predicted_from;
   p.memory = plan_memory(job, plan);
   p.memory_available = job.cluster.device.memory;
   p.fits = !too_large(job, p.memory);

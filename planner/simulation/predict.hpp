@@ -53,9 +53,9 @@ struct Prediction {
   bool fits = false;
   double chance_of_overflow = 0;                          // that it does not fit, [0, 1]
   UncertaintyClass uncertainty = UncertaintyClass::none;  // why the intervals are as wide as they are
-  double step_half_width = 0;          // relative, of the step's, before calibration and jitter
-  double usd_per_million_tokens = 0;   // 0 when the device has no price
-  std::optional<CostShares> rests_on;  // of a profiled job: what of the simulated step was measured
+  double step_half_width = 0;                // relative, of the step's, before calibration and jitter
+  double usd_per_million_tokens = 0;         // 0 when the device has no price
+  std::optional<CostShares> predicted_from;  // of a profiled job: what of the simulated step was measured
 };
 
 // The plan must be lawful for model, batch and stack. `interval` widens both intervals: above 1 for a software stack

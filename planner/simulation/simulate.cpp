@@ -12,7 +12,7 @@ struct Slowing {
   double compute = 0, lane = 0;
   bool any() const { return compute > 0 || lane > 0; }
 };
-Slowing beside_compute(LaneId lane, const SimulateOptions& o) {
+Slowing slowing_under_overlap(LaneId lane, const SimulateOptions& o) {
   switch (static_cast<LaneKind>(lane % kLaneKinds)) {
     case LaneKind::tp:
     case LaneKind::cp:
@@ -62,7 +62,7 @@ void price_runs(const Steps& g, std::span<const OpCost> by_work, double time_sca
           (*list)[price_index(g, g.runs[r].before)] + (*list)[price_index(g, g.runs[r].last)];
 }
 
-bool is_alone(const OpCost& cost) { return !cost.beside; }
+bool is_alone(const OpCost& cost) { return !cost.overlapped; }
 
 // By work, then by run: the share of its price that interference lengthens, which is not what was timed beside all that runs
 // beside it. Empty where that is all of every price.
@@ -127,12 +127,12 @@ bool interfere(const Steps& g, const SimulateOptions& options, SimulateScratch& 
   };
   bool any = false;
   for (std::size_t lane = 0; lane < g.lanes; ++lane) {
-    const Slowing slows = beside_compute(static_cast<LaneId>(lane), options);
+    const Slowing slows = slowing_under_overlap(static_cast<LaneId>(lane), options);
     if (!slows.any()) continue;
     const std::size_t compute = lane - lane % kLaneKinds + static_cast<std::size_t>(LaneKind::compute);
-    std::uint32_t beside = next[n + 1 + lane], first = next[n + 1 + compute];
-    for (; beside != n; beside = next[beside]) {
-      const double from = begin[beside], to = end[beside];
+    std::uint32_t overlapped = next[n + 1 + lane], first = next[n + 1 + compute];
+    for (; overlapped != n; overlapped = next[overlapped]) {
+      const double from = begin[overlapped], to = end[overlapped];
       while (end[first] <= from) first = next[first];
       double together = 0;
       for (std::uint32_t at = first; begin[at] < to; at = next[at]) {
@@ -142,7 +142,7 @@ bool interfere(const Steps& g, const SimulateOptions& options, SimulateScratch& 
         together += both;
         any = true;
       }
-      duration[beside] += slows.lane * together * share(beside);
+      duration[overlapped] += slows.lane * together * share(overlapped);
     }
   }
   return any;

@@ -133,12 +133,12 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
     CollectiveRow& row = rows.emplace_back(stated_row(table, line, problems));
     if (row.use == CollectiveRowUse::unstated) continue;
     try {
-      const ClusterSpec quiet = nccl_baseline_cluster(row.on, networks, preset_dir, settings);
+      const ClusterSpec idle = nccl_baseline_cluster(row.on, networks, preset_dir, settings);
       ClusterSpec of_steps = tested_cluster(row.on, fabric_of_steps(row.on.fabric, map), preset_dir);
-      CostConstants constants = load_cost_preset(quiet.device.generation, preset_dir / "cost").constants;
+      CostConstants constants = load_cost_preset(idle.device.generation, preset_dir / "cost").constants;
       use_settings(settings, of_steps.fabric);
-      use_settings(settings, quiet.device.generation, constants);
-      row.predicted_s = time_on(quiet, row, alone(constants));
+      use_settings(settings, idle.device.generation, constants);
+      row.predicted_s = time_on(idle, row, alone(constants));
       row.in_step_s = time_on(of_steps, row, constants);
     } catch (const ConfigError&) {  // hardware that no table knows
       row.use = CollectiveRowUse::unstated;

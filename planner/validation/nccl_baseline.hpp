@@ -38,7 +38,7 @@ ClusterSpec tested_cluster(const TestedHardware&, const std::string& fabric,
                            const std::filesystem::path& preset_dir);
 
 // Throws ConfigError naming the device, or the fabric of several nodes, that nobody knows. What `settings` change on the
-// fabric of steps changes the quiet one by the same factor.
+// fabric of steps changes the idle one by the same factor.
 ClusterSpec nccl_baseline_cluster(const TestedHardware&, const std::vector<NcclBaseline>&,
                                   const std::filesystem::path& preset_dir,
                                   std::span<const Setting> settings = {});

@@ -51,7 +51,7 @@ struct TcpWorld {
   Seconds told_after{10};  // of silence; then after twice as long each time
 };
 // How long those that are there and those that are let in look for each other.
-inline constexpr Seconds kToBeSeated{10};
+inline constexpr Seconds kToBeAdmitted{10};
 std::unique_ptr<Communicator> make_tcp_world(const TcpWorld&);
 
 // All ranks of a world are threads of this process and share one GPU: the collectives of their lanes, over the host

@@ -41,17 +41,17 @@ class MessageCommunicator : public Communicator {
     const auto* from = static_cast<const std::byte*>(in);
     std::vector<const void*> parts(static_cast<std::size_t>(size()));
     parts[static_cast<std::size_t>(rank())] = from + offset_of(counts, rank()) * element;
-    auto exchange = self().exchange();
+    auto collective = self().collective();
     for_each_peer([&](int peer) {
       auto* slot = received_.data() + peer * mine;
       parts[static_cast<std::size_t>(peer)] = slot;
-      exchange.recv(slot, mine, peer);
+      collective.recv(slot, mine, peer);
     });
     for_each_peer([&](int peer) {
-      exchange.send(from + offset_of(counts, peer) * element,
-                    counts[static_cast<std::size_t>(peer)] * element, peer);
+      collective.send(from + offset_of(counts, peer) * element,
+                      counts[static_cast<std::size_t>(peer)] * element, peer);
     });
-    exchange.finish();
+    collective.finish();
     reduce_in_order(parts, out, count, dtype, reduction);
   }
 
@@ -59,46 +59,46 @@ class MessageCommunicator : public Communicator {
     check_all_gather(in, out, bytes, rank(), size());
     auto* to = static_cast<std::byte*>(out);
     const auto mine = bytes[static_cast<std::size_t>(rank())];
-    auto exchange = self().exchange();
+    auto collective = self().collective();
     for_each_peer([&](int peer) {
-      exchange.recv(to + offset_of(bytes, peer), bytes[static_cast<std::size_t>(peer)], peer);
+      collective.recv(to + offset_of(bytes, peer), bytes[static_cast<std::size_t>(peer)], peer);
     });
-    for_each_peer([&](int peer) { exchange.send(in, mine, peer); });
+    for_each_peer([&](int peer) { collective.send(in, mine, peer); });
     std::byte* own = to + offset_of(bytes, rank());
     if (own != in && mine > 0) std::memcpy(own, in, static_cast<std::size_t>(mine));
-    exchange.finish();
+    collective.finish();
   }
 
   void broadcast(void* data, std::int64_t bytes, int root, NativeStream) override {
     SEXTANT_CHECK(root >= 0 && root < size(), "the root is a rank of the group");
-    auto exchange = self().exchange();
+    auto collective = self().collective();
     if (rank() == root)
-      for_each_peer([&](int peer) { exchange.send(data, bytes, peer); });
+      for_each_peer([&](int peer) { collective.send(data, bytes, peer); });
     else
-      exchange.recv(data, bytes, root);
-    exchange.finish();
+      collective.recv(data, bytes, root);
+    collective.finish();
   }
 
   void send(const void* data, std::int64_t bytes, int peer, NativeStream) override {
     check_peer(peer, rank(), size());
-    auto exchange = self().exchange();
-    exchange.send(data, bytes, peer);
-    exchange.finish();
+    auto collective = self().collective();
+    collective.send(data, bytes, peer);
+    collective.finish();
   }
   void recv(void* data, std::int64_t bytes, int peer, NativeStream) override {
     check_peer(peer, rank(), size());
-    auto exchange = self().exchange();
-    exchange.recv(data, bytes, peer);
-    exchange.finish();
+    auto collective = self().collective();
+    collective.recv(data, bytes, peer);
+    collective.finish();
   }
 
   // Dissemination: in round k everybody tells the rank 2^k further on (Hensgen, Finkel, Manber 1988).
   void barrier(NativeStream) override {
     for (int distance = 1; distance < size(); distance *= 2) {
-      auto exchange = self().exchange();
-      exchange.recv(nullptr, 0, (rank() + size() - distance) % size());
-      exchange.send(nullptr, 0, (rank() + distance) % size());
-      exchange.finish();
+      auto collective = self().collective();
+      collective.recv(nullptr, 0, (rank() + size() - distance) % size());
+      collective.send(nullptr, 0, (rank() + distance) % size());
+      collective.finish();
     }
   }
 

@@ -45,7 +45,7 @@ void require(int code, const char* call) {
   throw BackendError(fmt::format("{}: {}", call, std::string_view(text, static_cast<std::size_t>(length))));
 }
 
-class Exchange;
+class MpiCollective;
 
 // MPI of this process, its mutex, and whether the run was aborted.
 class MpiProcess {
@@ -68,8 +68,8 @@ class MpiProcess {
     MPI_Finalize();
   }
 
-  std::timed_mutex mutex;               // held while groups are made, which a stopped rank draws out
-  std::set<const Exchange*> under_way;  // mutex held
+  std::timed_mutex mutex;                    // held while groups are made, which a stopped rank draws out
+  std::set<const MpiCollective*> under_way;  // mutex held
 
   HoldUps stalls();
   void answer_with(const std::function<std::string()>& state) {
@@ -127,13 +127,13 @@ class MpiProcess {
 };
 
 // Messages under way; finish() polls until all are through.
-class Exchange {
+class MpiCollective {
  public:
-  Exchange(MpiProcess& process, MPI_Comm comm) : process_(process), comm_(comm) {
+  MpiCollective(MpiProcess& process, MPI_Comm comm) : process_(process), comm_(comm) {
     const std::lock_guard lock(process_.mutex);
     process_.under_way.insert(this);
   }
-  ~Exchange() {
+  ~MpiCollective() {
     const std::lock_guard lock(process_.mutex);
     process_.under_way.erase(this);
     for (auto& request :
@@ -143,8 +143,8 @@ class Exchange {
       MPI_Request_free(&request);
     }
   }
-  Exchange(const Exchange&) = delete;
-  Exchange& operator=(const Exchange&) = delete;
+  MpiCollective(const MpiCollective&) = delete;
+  MpiCollective& operator=(const MpiCollective&) = delete;
 
   void send(const void* data, std::int64_t bytes, int peer) {
     const std::lock_guard lock(process_.mutex);
@@ -238,7 +238,7 @@ class Exchange {
 // Mutex held.
 std::vector<int> MpiProcess::awaited() const {
   std::set<int> ranks;
-  for (const Exchange* exchange : under_way) exchange->add_awaited(control_, ranks);
+  for (const MpiCollective* collective : under_way) collective->add_awaited(control_, ranks);
   return {ranks.begin(), ranks.end()};
 }
 
@@ -300,7 +300,7 @@ class MpiCommunicator final : public MessageCommunicator<MpiCommunicator> {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  Exchange exchange() { return {*process_, comm_}; }
+  MpiCollective collective() { return {*process_, comm_}; }
 
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
     check_members(ranks, rank_, size_);

@@ -134,26 +134,26 @@ class ShapedCommunicator final : public Communicator {
                                            speed[static_cast<std::size_t>(self())].load()));
   }
 
-  template <class Exchange>
-  void ring(int hops, Bytes bytes, NativeStream stream, Exchange exchange) {
-    if (size() == 1) return exchange();
+  template <class Collective>
+  void ring(int hops, Bytes bytes, NativeStream stream, Collective collective) {
+    if (size() == 1) return collective();
     inner_->barrier(stream);  // the clock starts when the last rank has come
     SharedLink::Transfer node(rank_link(out_of), slowed(bytes, false));
     SharedLink::Transfer network(nic(out_of), several_nodes_ ? slowed(bytes, true) : Bytes(0),
                                  1.0 / neighbours_);
-    exchange();
+    collective();
     const auto& shape = fabric_->shape;
     const auto through = std::max(finish(node), finish(network));
     sleep_until(through, (several_nodes_ ? shape.network_latency : shape.node_latency) * hops);
     if (several_nodes_) inner_->barrier(stream);  // a busy NIC holds the whole ring back
   }
 
-  template <class Exchange>
-  void transfer(Direction direction, std::int64_t bytes, int peer, Exchange exchange) {
+  template <class Collective>
+  void transfer(Direction direction, std::int64_t bytes, int peer, Collective collective) {
     const bool crosses =
         fabric_->node_of(world_rank_of_[static_cast<std::size_t>(peer)]) != fabric_->node_of(self());
     SharedLink::Transfer link(crosses ? nic(direction) : rank_link(direction), slowed(Bytes(bytes), crosses));
-    exchange();
+    collective();
     sleep_until(finish(link), crosses ? fabric_->shape.network_latency : fabric_->shape.node_latency);
   }
 

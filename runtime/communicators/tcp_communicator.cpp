@@ -24,9 +24,9 @@ std::uint64_t in_epoch(std::uint64_t epoch, std::uint64_t hash) {
 }
 
 // Messages of one channel. Senders never wait for receivers, so that what is received can wait until all is sent.
-class TcpExchange {
+class TcpCollective {
  public:
-  TcpExchange(TcpProcess& process, std::uint64_t channel, std::span<const int> members)
+  TcpCollective(TcpProcess& process, std::uint64_t channel, std::span<const int> members)
       : process_(process), channel_(channel), members_(members) {}
   void send(const void* data, std::int64_t bytes, int peer) {
     process_.send(channel_, members_[static_cast<std::size_t>(peer)], data, bytes);
@@ -59,7 +59,7 @@ class TcpCommunicator final : public MessageCommunicator<TcpCommunicator> {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
 
-  TcpExchange exchange() { return {*process_, channel_, members_}; }
+  TcpCollective collective() { return {*process_, channel_, members_}; }
 
   // All members give it the same channel without a word: it follows from this one's, the members, and how often these
   // have made a group of this one.

@@ -98,11 +98,11 @@ std::set<int> TcpEntrance::waiting() {
 void TcpEntrance::invite(const std::map<int, int>& rank_of, int ranks, int generation) {
   close();
   for (const auto& [came_as, socket] : guests_) {
-    const auto seat = rank_of.find(came_as);
-    if (seat == rank_of.end())
+    const auto place = rank_of.find(came_as);
+    if (place == rank_of.end())
       send_at_once(socket.fd(), Standing{.kind = Standing::Kind::again});
     else
-      send_at_once(socket.fd(), Standing{Standing::Kind::seat, seat->second, ranks,
+      send_at_once(socket.fd(), Standing{Standing::Kind::place, place->second, ranks,
                                          static_cast<std::uint32_t>(generation)});
   }
   guests_.clear();

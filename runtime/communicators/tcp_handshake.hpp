@@ -59,10 +59,10 @@ struct Welcome {
 };
 
 // What rank 0 then tells one that it has accepted. The meeting that all come to goes on; or the job is under way, and whoever
-// waits is given a seat in its next meeting, is to come again, or comes too late.
+// waits is given a place in its next meeting, is to come again, or comes too late.
 struct Standing {
-  enum class Kind : std::uint32_t { meeting, wait, seat, again, over } kind = Kind::meeting;
-  std::int32_t rank = 0, ranks = 0;  // the seat
+  enum class Kind : std::uint32_t { meeting, wait, place, again, over } kind = Kind::meeting;
+  std::int32_t rank = 0, ranks = 0;  // the place
   std::uint32_t generation = 0;
 };
 

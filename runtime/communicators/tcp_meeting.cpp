@@ -38,19 +38,19 @@ class TcpMeeting {
         places_(at(world.ranks)) {}
 
   Met meet() {
-    if (const auto seat = world_.rank > 0 ? join() : world_.ranks > 1 ? receive_all() : std::nullopt)
-      return sit_down(*seat);
+    if (const auto place = world_.rank > 0 ? join() : world_.ranks > 1 ? receive_all() : std::nullopt)
+      return take_place(*place);
     for (const Socket& s : sockets_)
       if (s.fd() >= 0) tune(s);
     return {world_.rank, false, std::move(sockets_)};
   }
 
  private:
-  // A seat, where the job is under way.
+  // A place, where the job is under way.
   std::optional<Standing> receive_all();
   std::optional<Standing> join();
   Standing standing();
-  Met sit_down(const Standing& seat) const;
+  Met take_place(const Standing& place) const;
   void accept_from_ranks_after(int rank, Reception&);
   void connect_to(int rank, const std::vector<SocketAddress>& addresses, const std::string& name);
   void require_listeners(const SocketAddress& own);
@@ -258,20 +258,21 @@ Standing TcpMeeting::standing() {
   }
 }
 
-Met TcpMeeting::sit_down(const Standing& seat) const {
+Met TcpMeeting::take_place(const Standing& place) const {
   TcpWorld next = world_;
-  next.rank = seat.rank;
-  next.ranks = seat.ranks;
-  next.generation = static_cast<int>(seat.generation);
-  next.patience = kToBeSeated;
-  if (seat.rank <= 0 || seat.rank >= seat.ranks) throw BackendError("rank 0 has given no seat that there is");
+  next.rank = place.rank;
+  next.ranks = place.ranks;
+  next.generation = static_cast<int>(place.generation);
+  next.patience = kToBeAdmitted;
+  if (place.rank <= 0 || place.rank >= place.ranks)
+    throw BackendError("rank 0 has given no place that there is");
   Met met = TcpMeeting(next).meet();
   met.joined = true;
   return met;
 }
 
 std::optional<Standing> TcpMeeting::join() {
-  if (const Standing said = standing(); said.kind == Standing::Kind::seat) return said;
+  if (const Standing said = standing(); said.kind == Standing::Kind::place) return said;
   if (!read_bytes(sockets_[0].fd(), places_.data(), places_.size() * sizeof(Endpoint), until_))
     throw late("rank 0 has ended, or has not answered");
   const SocketAddress here = own_address(sockets_[0]);

@@ -1,6 +1,6 @@
 // How processes that something else has started find each other: all but rank 0 come to rank 0's address, rank 0 tells each
 // where the others listen, and each connects to those of lower ranks. One that comes to a job which is under way waits there for
-// a seat in its next meeting (tcp_entrance.hpp).
+// a place in its next meeting (tcp_entrance.hpp).
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace sextant {
 
 struct Met {
   int rank = 0;
-  bool joined = false;          // it was under way, and `rank` is the seat that it has given
+  bool joined = false;          // it was under way, and `rank` is the place that it has given
   std::vector<Socket> sockets;  // a connection to each other rank, by rank; none at this one's
 };
 // Throws BackendError when they do not come within the patience

@@ -172,7 +172,7 @@ void check_members(const fs::path& path, const std::string& name) {
         (void)::inflateReset(&z);
       } else if (code != Z_OK && code != Z_BUF_ERROR) {
         refuse_text(name, fmt::format("no gzip data at or behind byte {}", at), "a gzip file, whole",
-                    "was it downloaded whole? gzip -t tells");
+                    "was it downloaded whole? gzip -t checks it");
       }
     }
   }

@@ -181,10 +181,12 @@ Watchdog::Position Watchdog::position(const Rank& rank) const {
     if (!lane.empty() && (!first || lane.front().op < first->op)) first = &lane.front();
   if (first) {
     const auto began = rank.device->reached(first->begin);
-    return {first->op, began.has_value(), false, began ? rank.device->now() - *began : Seconds()};
+    return {.op = first->op,
+            .started = began.has_value(),
+            .running = began ? rank.device->now() - *began : Seconds()};
   }
-  if (!rank.device || rank.issued >= rank.view->ops().size()) return {0, false, true, {}};
-  return {rank.view->ops()[rank.issued], false, false, {}};
+  if (!rank.device || rank.issued >= rank.view->ops().size()) return {.finished = true};
+  return {.op = rank.view->ops()[rank.issued]};
 }
 
 // Ops before the first unfinished one are done everywhere, so whoever has not done that one holds up the

@@ -76,7 +76,7 @@ class Watchdog {
   struct Position {
     OpId op = 0;
     bool started = false, finished = false;
-    Seconds running;
+    Seconds running = {};
   };
 
   void loop(const std::stop_token&);

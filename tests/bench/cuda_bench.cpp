@@ -173,7 +173,7 @@ int run(std::int64_t smaller) {
   out["latency_bound"] = latency_bound(bench);
   out["gemm"] = products(bench);
   out["attention"] = attention(bench);
-  out["fp8"] = fp8_products(bench);
+  out["fp8"] = fp8_gemms(bench);
   std::cout << out.dump(1) << '\n';
   return 0;
 }

@@ -93,7 +93,7 @@ class Bench {
 // Of a row each; cuda_bandwidth.cpp.
 Json memory_bound(Bench&, double copy_bandwidth);
 // cuda_fp8.cpp: products in fp8, their casts, and the same in bf16.
-Json fp8_products(Bench&);
+Json fp8_gemms(Bench&);
 Json latency_bound(Bench&);
 
 }  // namespace sextant

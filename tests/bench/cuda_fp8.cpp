@@ -6,7 +6,7 @@
 
 namespace sextant {
 
-Json fp8_products(Bench& b) {
+Json fp8_gemms(Bench& b) {
   Json out = Json::array();
   struct Extent {
     std::int64_t m, n, k;
@@ -55,7 +55,7 @@ Json fp8_products(Bench& b) {
                      {"fp8_us", 1e6 * all},
                      {"casts_us", 1e6 * casts},
                      {"casts_GBps", 5 * cast_elements / casts / 1e9},
-                     {"product_TFLOPs", flops / (all - casts) / 1e12},
+                     {"gemm_TFLOPs", flops / (all - casts) / 1e12},
                      {"bf16_over_fp8", wide / all}});
       std::cerr << "fp8 " << e.m << " " << e.n << " " << e.k << " " << form << ": " << 1e6 * all << " us ("
                 << 1e6 * casts << " casts, " << 5 * cast_elements / casts / 1e9 << " GB/s; product "

@@ -94,15 +94,15 @@ def data(folder, _):
 
 def ran(folder, sextant):
     plans(folder, sextant)
-    must([sextant, "run", "plan.json", "--steps", STEPS, "--save-every", "2", "--time-limit-s", "0.001", "--products", "exact", "-o", "out/run"], folder)
+    must([sextant, "run", "plan.json", "--steps", STEPS, "--save-every", "2", "--time-limit-s", "0.001", "--gemms", "exact", "-o", "out/run"], folder)
 
 
 def whole_run(folder, sextant):
     plans(folder, sextant)
-    must([sextant, "run", "plan.json", "--steps", "3", "--products", "exact", "-o", "run"], folder)
+    must([sextant, "run", "plan.json", "--steps", "3", "--gemms", "exact", "-o", "run"], folder)
 
 
-RUN = ["run", "plan.json", "--steps", STEPS, "--save-every", "2", "--products", "exact", "-o", "out/run"]
+RUN = ["run", "plan.json", "--steps", STEPS, "--save-every", "2", "--gemms", "exact", "-o", "out/run"]
 RUN_FILES = r"run/(\.lock|plan\.json|options\.json|steps\.jsonl|timeline\.json|aside-steps(-\d+)?\.jsonl|checkpoints/step-\d+/.*)"
 
 CASES = [

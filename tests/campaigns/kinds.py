@@ -174,7 +174,7 @@ def data_set(folder, sextant):
 
 def trained(folder, sextant):
     small_plan(folder, sextant)
-    must([sextant, "run", "plan.json", "--steps", "4", "--save-every", "2", "--products", "exact", "-o", "run"], folder)
+    must([sextant, "run", "plan.json", "--steps", "4", "--save-every", "2", "--gemms", "exact", "-o", "run"], folder)
 
 
 def hugging_face(folder, sextant):
@@ -202,7 +202,7 @@ KINDS = [
     Kind("files of other frameworks", ["import/*"], [["simulate", "--from", "{}", "--cluster", "8x8xa100-80gb", "--json"]], copy("import")),
     Kind("texts", ["a.txt", "b.jsonl", "c.txt.gz"], [["data", "a.txt", "b.jsonl", "c.txt.gz", "--tokenizer", "bytes", "--document", "paragraph", "--out", "out"]], texts, answer=tokens_written),
     Kind("tokenizers", ["tokenizer.json", "ranks.model", "sentencepiece.model"], [["data", "a.txt", "--tokenizer", "{}", "--out", "out"]], tokenizers, answer=tokens_written),
-    Kind("data set", ["tokens/*"], [["data", "--check", "tokens"], ["run", "plan.json", "--data", "tokens", "--steps", "2", "--eval-every", "1", "--no-save", "--products", "exact", "-o", "run"]], data_set, sealed=True, changes=("run",),
+    Kind("data set", ["tokens/*"], [["data", "--check", "tokens"], ["run", "plan.json", "--data", "tokens", "--steps", "2", "--eval-every", "1", "--no-save", "--gemms", "exact", "-o", "run"]], data_set, sealed=True, changes=("run",),
          answer=lambda folder, out: digest_of(folder / "run", "nothing") if not (folder / "run").exists() else losses_from_start(folder)),
     Kind("checkpoint", ["run/checkpoints/step-00000004/*"], [["weights", "export", "run", "--out", "out"]], trained, sealed=True, answer=weights_written),
     Kind("run that goes on", ["run/*.json", "run/*.jsonl", "run/checkpoints/*/*"], [["run", "-o", "run", "--resume", "--steps", "5"]], trained, sealed=True, changes=("run",), answer=losses),

@@ -53,7 +53,7 @@ def losses(text):
 
 def clocks(c):
     """Steady clocks are not touched: as a time service or a person sets the time of day."""
-    plain = losses(must([c.sextant, "run", "plan.json", "--steps", "60", "--products", "exact", "--json"], c.folder))
+    plain = losses(must([c.sextant, "run", "plan.json", "--steps", "60", "--gemms", "exact", "--json"], c.folder))
     hour, year = 3600, 366 * 86400
     for jump in [-year, hour] if c.short else [-hour, -year, hour, year]:
         jumped = faults.environment(c.library, c.folder, c.folder / "log") | {"FAULTS_CLOCK_S": str(jump), "FAULTS_CLOCK_AFTER_S": "0.03"}
@@ -66,7 +66,7 @@ def clocks(c):
             c.judge(f"the clock jumps by {jump} s: {name}", found, ended.seconds)
 
         shutil.rmtree(c.folder / "saved", ignore_errors=True)
-        case("a run with checkpoints", ["run", "plan.json", "--steps", "60", "--save-every", "20", "--products", "exact", "-o", "saved", "--json"], 30,
+        case("a run with checkpoints", ["run", "plan.json", "--steps", "60", "--save-every", "20", "--gemms", "exact", "-o", "saved", "--json"], 30,
              lambda ended: "" if losses(ended.out) == plain else "other losses")
         case("a run of at most 1 s", ["run", "plan.json", "--steps", "1000000", "--time-limit-s", "1", "--no-save"], 8, lambda ended: "")
         case("--budget-s 2", ["plan", "--model", "llama-3.1-405b", "--cluster", "2048x8xh100", "--budget-s", "2"], 6, lambda ended: "", (0, 4))
@@ -165,7 +165,7 @@ def networks(c):
         print(f"networks are left out: {why}")
         return
     try:
-        words = ["run", "plan.json", "--steps", "20", "--products", "exact", "--threads", "1", "--json"]
+        words = ["run", "plan.json", "--steps", "20", "--gemms", "exact", "--threads", "1", "--json"]
         plain = losses(must([c.sextant, *words], c.folder))
         for how, does in DISTURBANCES[:3] if c.short else DISTURBANCES:
             begun = time.monotonic()
@@ -238,12 +238,12 @@ def cut(c):
 
 def memory(c):
     """Address spaces from far too small to enough."""
-    plain = losses(must([c.sextant, "run", "plan.json", "--steps", "4", "--products", "exact", "--json"], c.folder))
+    plain = losses(must([c.sextant, "run", "plan.json", "--steps", "4", "--gemms", "exact", "--json"], c.folder))
     verbs = {
         "plan": ["plan", "--model", "llama-2-7b", "--cluster", "2x8xa100-80gb", "--global-batch", "64", "--budget-s", "2"],
         "simulate": ["simulate", "--model", "llama-2-7b", "--cluster", "2x8xa100-80gb", "--global-batch", "64", "--plan", "tp2.pp2.dp4.z1.mbs1"],
         "data": ["data", "texts/a.txt", "texts/b.jsonl", "--tokenizer", "bytes", "--document", "paragraph", "--out", "limited"],
-        "run": ["run", "plan.json", "--steps", "4", "--save-every", "1", "--products", "exact", "-o", "limited", "--json"],
+        "run": ["run", "plan.json", "--steps", "4", "--save-every", "1", "--gemms", "exact", "-o", "limited", "--json"],
         "profile": ["profile", "--for", "plan.json", "-o", "limited"],
         "export": ["export", "plan.json", "--to", "megatron-lm", "-o", "limited"],
         "report": ["report", "plan.json", "-o", "limited"],

@@ -52,7 +52,7 @@ TEST(Gemm, MisalignedWidthIsSlow) {
 
 // System: long sequences on an H20, which has a seventh of the matrix rate of its generation. Expectation: attention is made
 // of matrix products and is no faster than they are; on the H100 of the charts this changes nothing.
-TEST(Attention, IsNoFasterThanTheDevicesProducts) {
+TEST(Attention, IsNoFasterThanTheDevicesGemms) {
   ClusterSpec h20 = test::h100_cluster();
   h20.device.peak[Dtype::bf16] = FlopsPerSecond(148e12);
   const AttentionCore forward{1, 131072, 131072, 4, 128};
@@ -354,7 +354,7 @@ TEST(Kernels, CastsOfFp8ArePricedByTheirBytes) {
 
 // System: a layer of LLaMA-3-8B whose stack keeps attention and every second product. Expectation: behind its backward pass
 // come its memory-bound passes, the K, output and up projections and nothing else of its forward.
-TEST(Kernels, APolicyByOperationRepeatsEverySecondProduct) {
+TEST(Kernels, APolicyByOperationRepeatsEverySecondGemm) {
   StackSpec stack;
   stack.rules.selective_by_operation = true;
   const auto m = model(test::h100_cluster(), stack);

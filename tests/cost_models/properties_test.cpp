@@ -66,7 +66,7 @@ CollectiveKind any_kind() {
 
 double seconds(const AnalyticCostModel& m, const Work& w) { return m.price(w).duration.v; }
 
-RC_GTEST_PROP(Properties, EveryProductIsBelowPeak, ()) {
+RC_GTEST_PROP(Properties, EveryGemmIsBelowPeak, ()) {
   const ClusterSpec c = any_cluster();
   const AnalyticCostModel m(c, {}, test::preset_dir());
   const auto extent = [] { return std::int64_t{*rc::gen::inRange(1, 1 << 17)}; };

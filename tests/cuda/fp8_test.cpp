@@ -73,7 +73,7 @@ TEST_F(CudaFp8, CastsInEveryBit) {
 // Sums of the library are fp32 on the emulated GPU; a tensor core keeps fewer bits of them.
 double limit_of(Dtype c, bool reference) { return c == Dtype::bf16 ? 6e-3 : reference ? 1e-5 : 2e-3; }
 
-TEST_F(CudaFp8, ProductsAsTheTwins) {
+TEST_F(CudaFp8, GemmsAsTheTwins) {
   struct Extent {
     std::int64_t m, n, k;
   };
@@ -102,7 +102,7 @@ TEST_F(CudaFp8, ProductsAsTheTwins) {
 
 // An input gradient and the weight gradient behind it, with what the first leaves for the second and what is known of the weight's
 // parts from before: no bit changes.
-TEST_F(CudaFp8, WhatIsKeptBetweenProductsChangesNoBit) {
+TEST_F(CudaFp8, WhatIsKeptBetweenGemmsChangesNoBit) {
   constexpr std::int64_t kTokens = 272, kOut = 160, kIn = 48;
   const Twin dy(Dtype::bf16, kTokens, kOut), x(Dtype::bf16, kTokens, kIn),
       other(Dtype::bf16, kTokens, kOut, 9);

@@ -187,7 +187,7 @@ TEST_F(CudaKernels, Swiglu) {
 }
 
 // Gate and up as two ranges of the columns of one product, with both alignments.
-TEST_F(CudaKernels, SwigluOfOneProduct) {
+TEST_F(CudaKernels, SwigluOfOneGemm) {
   for (const Dtype dtype : kDtypes)
     for (const std::int64_t width : {8, 95, 1000}) {
       const Twin both(dtype, 129, 2 * width, 2.0), dout(dtype, 129, width);
@@ -205,7 +205,7 @@ TEST_F(CudaKernels, SwigluOfOneProduct) {
 
 // Run three times, the same bits: for all kernels that sum, and for a library's product. Apart, since racecheck does not know
 // by what means a library orders its shared memory: no program under it calls one.
-void expect_repeats(const KernelTable& table, bool product_alone) {
+void expect_repeats(const KernelTable& table, bool gemm_alone) {
   const std::int64_t rows = 300, cols = 512;
   const Twin x(Dtype::bf16, rows, cols), weight(Dtype::bf16, 1, cols), dy(Dtype::bf16, rows, cols),
       inverse(Dtype::fp32, 1, rows, 0.1, 1.0), b(Dtype::bf16, cols, 40);
@@ -217,7 +217,7 @@ void expect_repeats(const KernelTable& table, bool product_alone) {
                product = Twin::poisoned(Dtype::fp32, rows, 40);
     test_gpu()->launch(test_stream(), [&](NativeStream s) {
       table.gemm({.a = x.on(true), .b = b.on(true), .c = product.on(true), .stream = s});
-      if (product_alone) return;
+      if (gemm_alone) return;
       table.rmsnorm_backward({.x = x.on(true),
                               .inverse_rms = inverse.on(true),
                               .weight = weight.on(true),
@@ -230,7 +230,7 @@ void expect_repeats(const KernelTable& table, bool product_alone) {
     });
     synchronize_gpu();
     std::vector<std::vector<double>> now = {to_doubles(product.downloaded().view())};
-    if (!product_alone)
+    if (!gemm_alone)
       for (const Twin* t : {&dx, &dweight, &norm}) now.push_back(to_doubles(t->downloaded().view()));
     if (run == 0)
       first = now;
@@ -239,7 +239,7 @@ void expect_repeats(const KernelTable& table, bool product_alone) {
   }
 }
 TEST_F(CudaKernels, RepeatInEveryBit) { expect_repeats(*cuda_kernels(true), false); }
-TEST_F(CudaKernels, TheLibrarysProductRepeats) { expect_repeats(table(), true); }
+TEST_F(CudaKernels, TheLibrarysGemmRepeats) { expect_repeats(table(), true); }
 
 // Negative controls: the comparison sees an element that was not written, and one that is wrong.
 TEST_F(CudaKernels, TheComparisonSeesWhatIsWrong) {

@@ -168,8 +168,8 @@ class CudaRoundings : public GpuTest {
   }
 };
 
-TEST_F(CudaRoundings, ProductsByTiles) { products(true); }
-TEST_F(CudaRoundings, ProductsByTheLibrary) { products(false); }
+TEST_F(CudaRoundings, GemmsByTiles) { products(true); }
+TEST_F(CudaRoundings, GemmsByTheLibrary) { products(false); }
 TEST_F(CudaRoundings, AttentionByTiles) { attention(true); }
 TEST_F(CudaRoundings, AttentionByTheLibrary) { attention(false); }
 

@@ -127,7 +127,7 @@ std::vector<double> rounded(const TensorView& x, Fp8 format) {
   return out;
 }
 
-TEST(Fp8Products, AreThoseOfRoundedOperands) {
+TEST(Fp8Gemms, AreThoseOfRoundedOperands) {
   constexpr std::int64_t kM = 32, kN = 48, kK = 64;
   for (const KernelTable* table : {&cpu_kernels(), &cpu_reference_kernels()})
     for (const bool ta : {false, true})
@@ -168,7 +168,7 @@ TEST(Fp8Products, AreThoseOfRoundedOperands) {
 }
 
 // An operand that is not finite makes a product that is not: the step is left out as in other formats.
-TEST(Fp8Products, OfWhatIsNotFiniteAreNan) {
+TEST(Fp8Gemms, OfWhatIsNotFiniteAreNan) {
   for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
     std::vector<double> values = random_values(16 * 16, 1);
     values[7] = bad;

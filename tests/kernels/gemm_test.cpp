@@ -21,7 +21,7 @@ Matrix random_matrix(Dtype dtype, std::int64_t rows, std::int64_t cols, Random& 
   return {dtype, rows, cols, values};
 }
 
-std::vector<double> plain_product(const GemmArgs& g) {
+std::vector<double> plain_gemm(const GemmArgs& g) {
   const std::vector<double> a = to_doubles(g.a), b = to_doubles(g.b), c = to_doubles(g.c);
   const std::int64_t m = g.c.rows, n = g.c.cols, k = g.transpose_a ? g.a.rows : g.a.cols;
   std::vector<double> out(static_cast<std::size_t>(m * n));
@@ -56,7 +56,7 @@ TEST(Gemm, AllFormsAndStrides) {
                              .transpose_a = ta,
                              .transpose_b = tb,
                              .accumulate = accumulate};
-            const std::vector<double> expected = plain_product(g);
+            const std::vector<double> expected = plain_gemm(g);
             table->gemm(g);
             const double bound = out == Dtype::fp64 ? 1e-14 : out == Dtype::fp32 ? 1e-6 : 5e-3;
             EXPECT_LT(relative_distance(to_doubles(g.c), expected), bound)

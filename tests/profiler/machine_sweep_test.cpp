@@ -57,7 +57,7 @@ TEST(StreamBench, OnlyCallsBesideTheOtherCount) {
   const auto device = make_cpu_device({});
   StreamBench bench(*device);
   // Ten short calls end long before three long ones do.
-  const auto both = bench.beside(sleeping(*device, 2), sleeping(*device, 20), {10, 3}, 2);
+  const auto both = bench.concurrent(sleeping(*device, 2), sleeping(*device, 20), {10, 3}, 2);
   EXPECT_GE(both.first.size(), 16u) << "all but those at the very ends";
   EXPECT_LE(both.first.size(), 20u);
   EXPECT_LE(both.second.size(), 4u) << "the last ones have nothing beside them";
@@ -71,7 +71,7 @@ TEST(MachineSweep, OfSixRanksOnTwoNodes) {
   run_local_ranks(6, [&](Communicator& rank) {
     SweepOptions options;
     options.repetitions = 1, options.copy_bytes = 4096, options.formats = {Dtype::fp32};
-    options.extents = {16}, options.exchange_bytes = {4096};
+    options.extents = {16}, options.collective_bytes = {4096};
     options.node = rank.rank() < 3 ? "here" : "there";
     CpuDeviceOptions cpu;
     cpu.on_error = [&](const std::string& what) { rank.abort(what); };
@@ -92,7 +92,7 @@ TEST(MachineSweep, OfTwoRanks) {
   options.copy_bytes = 1 << 20;
   options.formats = {Dtype::fp32};
   options.extents = {64, 128};
-  options.exchange_bytes = {1 << 12, 1 << 16};
+  options.collective_bytes = {1 << 12, 1 << 16};
   std::vector<std::string> parts;
   options.before_part = [&](const std::string& part) { parts.push_back(part); };
   MachineFacts facts;

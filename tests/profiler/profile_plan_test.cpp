@@ -51,7 +51,7 @@ TEST_P(ProfilePlan, MeasuresEveryWorkThatAnOpNeeds) {
   const nlohmann::json stored = profile;
   EXPECT_EQ(stored.get<WorkProfile>(), profile);
   nlohmann::json broken = stored;
-  broken["works"]["no such work"] = {{"mean_us", 1}, {"median_us", 1}};
+  broken["operations"]["no such work"] = {{"mean_us", 1}, {"median_us", 1}};
   EXPECT_THROW(broken.get<WorkProfile>(), ConfigError);
   // A work spelled otherwise would never be found.
   const auto block = std::ranges::find_if(
@@ -60,7 +60,7 @@ TEST_P(ProfilePlan, MeasuresEveryWorkThatAnOpNeeds) {
   std::string other = block->first;
   other.replace(other.find(" b1 "), 4, " b01 ");
   nlohmann::json respelled = profile;
-  respelled["works"][other] = respelled["works"][block->first];
+  respelled["operations"][other] = respelled["operations"][block->first];
   try {
     respelled.get<WorkProfile>();
     FAIL() << other;

@@ -145,7 +145,7 @@ double final_distance(const Case& c, const WholeState& got) {
 
 // Activations and their gradients summed in fp32 do it, a half each; attention, softmax, norms, loss and gradients of weights,
 // all in fp32 still, do not.
-TEST(Fp32, DigitsAreLostInProductsOfActivationsOnly) {
+TEST(Fp32, DigitsAreLostInGemmsOfActivationsOnly) {
   SEXTANT_NEEDS_REFERENCE();
   const Case c("deep");
   KernelTable mixed = cpu_kernels();

@@ -199,18 +199,18 @@ class Script(unittest.TestCase):
         self.assertEqual((judged["verdict"], judged["why"]), ("not measured", "memcheck: 1 of 15 tests; racecheck: 1 of 10 tests"))
         self.assertIn("memcheck ran 1 in 16 of the cases", judged["note"])
 
-    def test_products_stand_beside_those_of_pytorch(self):
+    def test_gemms_stand_beside_those_of_pytorch(self):
         shape = {"m": 64, "n": 32, "k": 16, "form": "forward", "TFLOPs": 600}
         bench = json.dumps({"memory_bound": [], "gemm": [shape, {**shape, "form": "input"}]})
         theirs = "import json, sys\nassert json.loads(sys.argv[1]) == [[64, 32, 16]]\nprint(json.dumps({'gemm': [" \
             "{'m': 64, 'n': 32, 'k': 16, 'form': 'forward', 'TFLOPs': 400}]}))"
-        done, _ = self.call(only="bench", BENCH=bench, programs={"torch_products.py": theirs})
+        done, _ = self.call(only="bench", BENCH=bench, programs={"torch_gemms.py": theirs})
         self.assertIn("product 64x32x16 forward: 600 TFLOP/s, torch.matmul 400 (1.50 times)", done.stdout)
         self.assertNotIn("input: 600", done.stdout)  # theirs was not timed
-        with open(os.path.join(SOURCE, "tools", "dev", "torch_products.py")) as file:
+        with open(os.path.join(SOURCE, "tools", "dev", "torch_gemms.py")) as file:
             own = file.read()
-        done, found = self.call(only="bench", BENCH=bench, programs={"torch_products.py": own, "torch.py": "raise ImportError('none')"})
-        self.assertEqual(found["torch_products"], {"gemm": [], "none": "none"})
+        done, found = self.call(only="bench", BENCH=bench, programs={"torch_gemms.py": own, "torch.py": "raise ImportError('none')"})
+        self.assertEqual(found["torch_gemms"], {"gemm": [], "none": "none"})
         self.assertNotIn("torch.matmul 4", done.stdout)
 
     def test_a_later_call_goes_on(self):

@@ -5,13 +5,14 @@
 namespace sextant {
 
 void add_adapt_options(CLI::App& app, AdaptOptions& o) {
-  add_flag(app,
-           {.flag = "--adapt",
-            .metavar = "",
-            .text = "try a few layouts in the first steps and keep the best measured; then watch every step, "
-                    "and change "
-                    "the layout when the machine has changed and a change pays (adaptation.jsonl says why)"},
-           o.adapt);
+  add_flag(
+      app,
+      {.flag = "--adapt",
+       .metavar = "",
+       .text = "try a few layouts in the first steps and keep the best measured; then watch every step, "
+               "and change "
+               "the layout when the machine has changed and a change pays (adaptation.jsonl reports why)"},
+      o.adapt);
   add_number(app,
              {.flag = "--adapt-budget",
               .metavar = "X",

@@ -77,7 +77,7 @@ class AdaptiveRun {
   void look_for_newcomers(const Runnable&);
   // All of them, for the next layout, which has more ranks. False: the run goes on without them.
   bool take_in(const Runnable& present, const PlanFile& next);
-  std::string seating(int ranks);         // empty: they have gone meanwhile
+  std::string placement(int ranks);       // empty: they have gone meanwhile
   void welcome(const PlanFile& next);     // on those that were there, once all have met
   void join(std::unique_ptr<Runnable>&);  // the other side
 

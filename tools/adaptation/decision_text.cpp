@@ -34,8 +34,8 @@ Json decision_json(const Decision& d) {
   j["now_step_time_s"] = d.now.v;
   j["then_step_time_s"] = d.then.v;
   j["move_s"] = d.move.v;
-  j["uncertainty"] = d.doubt;
-  j["doubt"] = d.doubt;  // its name until version 0.3
+  j["uncertainty"] = d.uncertainty;
+  j["doubt"] = d.uncertainty;  // its name until version 0.3
   j["steps_left"] = d.steps_left;
   j["gain_s"] = d.gain().v;
   j["why"] = d.why;

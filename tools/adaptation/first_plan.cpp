@@ -17,7 +17,7 @@ PlanFile first_plan(Session& session, QuestionOptions options) {
                       for_fastest(searching.options(kJudged)));
   if (report.ranked.empty())
     throw ConfigError(Problem{"--model", "", q.model.name, "a model that this cluster can train",
-                              "'sextant plan' with the same options says what would fit"});
+                              "'sextant plan' with the same options reports what would fit"});
   const DecisionBasis basis{load_decision_rule(session.presets()), load_evidence(session.presets())};
   const Recommendation r = recommend(job, q.limits, report, basis, searching.options(1));
   searching.finish();

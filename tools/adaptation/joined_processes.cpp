@@ -77,7 +77,7 @@ void AdaptiveRun::look_for_newcomers(const Runnable& present) {
 
 // By rank of the next layout: the first stays the first, the others sit in the order of their GPUs. Who is let in knows it before
 // the others do: the entrance is closed when they come.
-std::string AdaptiveRun::seating(int ranks) {
+std::string AdaptiveRun::placement(int ranks) {
   std::vector<GpuPlace> others(gpus_.begin() + 1, gpus_.end());
   for (const int rank : entrance_->waiting())
     if (const GpuPlace& gpu = places_.at(static_cast<std::size_t>(rank)); waiting_.contains(gpu))
@@ -93,15 +93,15 @@ std::string AdaptiveRun::seating(int ranks) {
 
 bool AdaptiveRun::take_in(const Runnable& present, const PlanFile& next) {
   const int ranks = next_->plan.world();
-  const auto seats = places_of(nlohmann::json::parse(heard_of_first([&] { return seating(ranks); })));
+  const auto placed = places_of(nlohmann::json::parse(heard_of_first([&] { return placement(ranks); })));
   entrance_.reset();
   std::unique_ptr<Communicator> grown;
-  if (!seats.empty()) {
+  if (!placed.empty()) {
     TcpWorld job = hooks_.job(present);
-    job.rank = rank_of(seats, own_gpu_);
+    job.rank = rank_of(placed, own_gpu_);
     job.ranks = ranks;
     job.generation = ++generation_;
-    job.patience = kToBeSeated;
+    job.patience = kToBeAdmitted;
     job.outlives_ranks = true;
     try {
       grown = make_tcp_world(job);
@@ -117,7 +117,7 @@ bool AdaptiveRun::take_in(const Runnable& present, const PlanFile& next) {
   carried_.ranks.clear();
   carried_.ranks.resize(static_cast<std::size_t>(ranks));
   carried_.ranks[static_cast<std::size_t>(grown->rank())] = std::move(held);
-  gpus_ = seats;
+  gpus_ = placed;
   processes_.emplace(std::move(grown), hooks_.deadline);
   welcome(next);
   open_entrance(present);
@@ -130,10 +130,10 @@ void AdaptiveRun::welcome(const PlanFile& next) {
   waiting_.clear();
   std::string text;
   if (decides())
-    text = nlohmann::json{{"first_plan", file_},         {"plan", next},
-                          {"seats", places_json(gpus_)}, {"lost", places_json(lost_)},
-                          {"generation", generation_},   {"start", start_},
-                          {"next_step", next_step_},     {"reached", reached_}}
+    text = nlohmann::json{{"first_plan", file_},          {"plan", next},
+                          {"placed", places_json(gpus_)}, {"lost", places_json(lost_)},
+                          {"generation", generation_},    {"start", start_},
+                          {"next_step", next_step_},      {"reached", reached_}}
                .dump();
   processes_->hear(text);
 }
@@ -142,7 +142,7 @@ void AdaptiveRun::join(std::unique_ptr<Runnable>& runnable) {
   const nlohmann::json told = nlohmann::json::parse(processes_->hear(""));
   file_ = told.at("first_plan").get<PlanFile>();
   search_.emplace(question_of(file_, profile_, presets_), file_.plan, presets_, 1, LayoutSearch::Idle::none);
-  gpus_ = places_of(told.at("seats"));
+  gpus_ = places_of(told.at("placed"));
   const auto lost = places_of(told.at("lost"));
   lost_ = {lost.begin(), lost.end()};
   told.at("generation").get_to(generation_);

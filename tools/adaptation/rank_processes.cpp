@@ -51,11 +51,11 @@ bool RankProcesses::share(StepView& view, bool tells) {
   // The shortest is the largest of what is negative, and a work that is not another's is the only one above zero.
   std::vector<double> values = {decides() && tells ? 1.0 : 0.0};
   values.insert(values.end(), view.compute.begin(), view.compute.end());
-  std::ranges::transform(view.exchanges, std::back_inserter(values), std::negate());
+  std::ranges::transform(view.collectives, std::back_inserter(values), std::negate());
   own_->all_reduce(values.data(), values.data(), std::ssize(values), Dtype::fp64, Reduction::max, {});
-  const auto exchanges = values.begin() + 1 + std::ssize(view.compute);
-  std::copy(values.begin() + 1, exchanges, view.compute.begin());
-  std::transform(exchanges, values.end(), view.exchanges.begin(), std::negate());
+  const auto collectives = values.begin() + 1 + std::ssize(view.compute);
+  std::copy(values.begin() + 1, collectives, view.compute.begin());
+  std::transform(collectives, values.end(), view.collectives.begin(), std::negate());
   return values.front() > 0;
 }
 

@@ -12,7 +12,7 @@ STEPS = 6  # of which the first two and the last are not counted: all operations
 WAYS = [
     ("as usual", [], 1, [], []),
     ("products apart", ["stack.rules.joined_products=false"], 1, [], []),
-    ("products as proposed", [], 1, ["--products", "proposed"], []),
+    ("products as proposed", [], 1, ["--gemms", "proposed"], []),
     ("head in chunks of 1024", ["stack.rules.head_logits_GiB=0"], 1, [], []),
     ("logits in fp32", ["stack.rules.short_logits=false"], 1, [], []),
     ("gradients cleared", ["stack.rules.gradients_begin_written=false"], 1, [], []),

@@ -37,6 +37,6 @@ for reference in ../shared/reference ../../shared/reference; do
 done
 [[ -d $folder/reference ]] || say "no ../shared/reference beside the source tree: gradients will not be held against it"
 cp tools/dev/gpu_run.py tools/dev/gpu_ab.py tools/dev/gpu_edge.py tools/dev/gpu_steps.py tools/dev/gpu_verdicts.py tools/dev/torch_llama.py \
-  tools/dev/torch_products.py "$folder/"
+  tools/dev/torch_gemms.py "$folder/"
 tar -C "$(dirname "$folder")" -czf "${folder%/}.tar.gz" "$(basename "$folder")"
 say "$(du -sh "$folder" | cut -f1) in $folder, $(du -h "${folder%/}.tar.gz" | cut -f1) in ${folder%/}.tar.gz"

@@ -96,7 +96,7 @@ def bench(r):
     r.save()
     ours_at = list(dict.fromkeys((g["m"], g["n"], g["k"]) for g in (r.results["kernels"] or {}).get("gemm") or []))
     if ours_at:
-        r.results["torch_products"] = r.json("torch.matmul", [sys.executable, os.path.join(HERE, "torch_products.py"),
+        r.results["torch_gemms"] = r.json("torch.matmul", [sys.executable, os.path.join(HERE, "torch_gemms.py"),
                                                               json.dumps(ours_at)], 60, env=dict(os.environ))
 
 

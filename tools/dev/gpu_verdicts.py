@@ -220,7 +220,7 @@ def table(judged):
 
 def products(results):
     """Our products beside torch.matmul, a line each; nothing where that was not timed."""
-    theirs = {(g["m"], g["n"], g["k"], g["form"]): g["TFLOPs"] for g in (results.get("torch_products") or {}).get("gemm", [])}
+    theirs = {(g["m"], g["n"], g["k"], g["form"]): g["TFLOPs"] for g in (results.get("torch_gemms") or {}).get("gemm", [])}
     for g in (results.get("kernels") or {}).get("gemm", []):
         torch = theirs.get((g["m"], g["n"], g["k"], g["form"]))
         if torch:

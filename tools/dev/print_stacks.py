@@ -27,7 +27,7 @@ the first and the last stage alone may differ, those between are alike (or embed
 framework's own rules, which its user cannot change: DeepSpeed's `partition method` over Megatron's layers, Paddle's `seg method`,
 nanotron's `block compute costs`. A layout that states no layers (no `L` in its key) takes what such a rule makes; one that states
 others is refused, and `plan` proposes none. torchtitan takes any cut, and where it is told none counts embedding and LM head as a layer each
-(`usual_end_layers`): a key without `L` means equal stages there too, and the answer says which torchtitan would make; its logs and
+(`usual_end_layers`): a key without `L` means equal stages there too, and the answer reports which torchtitan would make; its logs and
 files are read by its own rule.
 
 Order of ranks: axes from the innermost out, which decides which ranks share a node; the first is the usual one. A layout in another

@@ -158,10 +158,9 @@ std::string accelerate_settings(const PlanFile& file, bool deepspeed) {
 
 ExportContent accelerate_content(const PlanFile& file, const std::string& version, bool deepspeed) {
   ExportContent out;
-  out.files.push_back(
-      {"accelerate.yaml", deepspeed ? engine_yaml(file, version) : fsdp_yaml(file, version), false});
-  if (deepspeed) out.files.push_back({"ds_config.json", deepspeed_config(file).dump(2) + "\n", false});
-  out.files.push_back({"settings.py", accelerate_settings(file, deepspeed), false});
+  out.files.push_back({"accelerate.yaml", deepspeed ? engine_yaml(file, version) : fsdp_yaml(file, version)});
+  if (deepspeed) out.files.push_back({"ds_config.json", deepspeed_config(file).dump(2) + "\n"});
+  out.files.push_back({"settings.py", accelerate_settings(file, deepspeed)});
   out.copied = {{"accelerate_train.py", "train.py"}, {"check_rope.py", "check_rope.py"}};
   out.environment = {{"PYTORCH_ALLOC_CONF", "expandable_segments:True"}};
   out.starter = fmt::format(

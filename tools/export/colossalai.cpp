@@ -296,7 +296,7 @@ std::string plugin_settings(const PlanFile& file, const std::string& arguments) 
 ExportContent colossal_content(const PlanFile& file, const std::string& version,
                                const std::string& arguments) {
   ExportContent out;
-  out.files.push_back({"settings.py", plugin_settings(file, arguments), false});
+  out.files.push_back({"settings.py", plugin_settings(file, arguments)});
   out.copied = {{"colossalai_train.py", "train.py"}, {"check_rope.py", "check_rope.py"}};
   out.environment = {{"CUDA_DEVICE_MAX_CONNECTIONS", "1"}};  // as its own benchmarks set it
   out.program = "train.py";

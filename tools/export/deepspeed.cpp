@@ -68,8 +68,8 @@ std::string deepspeed_settings(const PlanFile& file) {
 ExportContent write_deepspeed(const PlanFile& file, const std::string& version) {
   ExportContent out;
   const ParallelPlan& p = file.plan;
-  out.files.push_back({"ds_config.json", deepspeed_config(file).dump(2) + "\n", false});
-  out.files.push_back({"settings.py", deepspeed_settings(file), false});
+  out.files.push_back({"ds_config.json", deepspeed_config(file).dump(2) + "\n"});
+  out.files.push_back({"settings.py", deepspeed_settings(file)});
   out.copied = {{"deepspeed_train.py", "train.py"}, {"check_rope.py", "check_rope.py"}};
   out.environment = {{"PYTORCH_ALLOC_CONF", "expandable_segments:True"}};
   out.program = "train.py";

@@ -84,11 +84,11 @@ std::vector<ExportFile> export_files(const PlanFile& file, const ChosenTarget& c
                                      const fs::path& presets) {
   std::vector<ExportFile> files = content.files;
   for (const auto& [preset, name] : content.copied)
-    files.push_back({name, read_text_file(presets / "exports" / preset), false});
+    files.push_back({name, read_text_file(presets / "exports" / preset)});
   for (ExportFile& f : launch_files(file, content, options)) files.push_back(std::move(f));
   if (!content.checker.empty())
-    files.push_back({"check.py", read_text_file(presets / "exports" / (content.checker + ".py")), false});
-  files.push_back({"plan.json", nlohmann::json(file).dump(1) + "\n", false});
+    files.push_back({"check.py", read_text_file(presets / "exports" / (content.checker + ".py"))});
+  files.push_back({"plan.json", nlohmann::json(file).dump(1) + "\n"});
   files.push_back(export_readme(file, chosen, content, options));
   return files;
 }

@@ -54,7 +54,7 @@ std::string settings_text(const PlanFile& file) {
 
 ExportContent write_fsdp2(const PlanFile& file, const std::string& version) {
   ExportContent out;
-  out.files.push_back({"settings.py", settings_text(file), false});
+  out.files.push_back({"settings.py", settings_text(file)});
   out.copied = {{"fsdp2_train.py", "train.py"}, {"check_rope.py", "check_rope.py"}};
   out.environment = {{"PYTORCH_ALLOC_CONF", "expandable_segments:True"}};
   out.program = "train.py";

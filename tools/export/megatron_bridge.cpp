@@ -198,7 +198,7 @@ if __name__ == "__main__":
     pretrain(config=plan(), forward_step_func=forward_step)
 )",
       file.training.seq_len, file.model.vocab_size - 1, megatron_fsdp(p) ? "fsdp_dtensor" : "torch_dist");
-  out.files.push_back({"sextant_recipe.py", text, false});
+  out.files.push_back({"sextant_recipe.py", text});
   out.environment = megatron_environment(file);
   out.program = "sextant_recipe.py";
   out.needs = fmt::format(

@@ -235,7 +235,7 @@ ExportContent write_megatron(const PlanFile& file, const std::string& version) {
   text +=
       "MEGATRON_ARGS=(\n  \"${MODEL_ARGS[@]}\" \"${PARALLEL_ARGS[@]}\" \"${TRAINING_ARGS[@]}\"\n"
       "  \"${DATA_AND_SCHEDULE_ARGS[@]}\"\n)\n";
-  out.files.push_back({"arguments.sh", text, false});
+  out.files.push_back({"arguments.sh", text});
   out.environment = megatron_environment(file);
   out.setup = {": \"${MEGATRON_LM:?set MEGATRON_LM to a checkout of NVIDIA/Megatron-LM}\"",
                "source ./arguments.sh"};

@@ -151,7 +151,7 @@ ExportContent write_nanotron(const PlanFile& file, const std::string& version) {
   std::string text = fmt::format("# nanotron {}: the plan {}.\n# run_train.py --config-file nanotron.yaml\n",
                                  version, plan_key(p));
   text += yaml_of_model(file) + yaml_of_parallelism(p) + yaml_of_training(file) + kOwn;
-  out.files.push_back({"nanotron.yaml", text, false});
+  out.files.push_back({"nanotron.yaml", text});
   out.environment = {{"CUDA_DEVICE_MAX_CONNECTIONS", "1"}};
   out.setup = {": \"${NANOTRON:?set NANOTRON to a checkout of huggingface/nanotron}\""};
   out.program = "\"$NANOTRON/run_train.py\" --config-file nanotron.yaml";

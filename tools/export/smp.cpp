@@ -51,7 +51,7 @@ ExportContent write_smp(const PlanFile& file, const std::string& version) {
                                    {"sm_activation_offloading", p.activation_offload > 0}};
   if (p.activation_offload > 0) config["activation_loading_horizon"] = p.offload_horizon;
   config["random_seed"] = 12345;
-  out.files.push_back({"smp_config.json", config.dump(2) + "\n", false});
+  out.files.push_back({"smp_config.json", config.dump(2) + "\n"});
   std::string text = fmt::format("# The plan {}: what smp_config.json has no key for.\n", plan_key(p));
   text += python_model_settings(file.model);
   text += fmt::format("SEQ_LEN, MICRO_BATCH, MICRO_BATCHES = {}, {}, {}\n", t.seq_len, p.micro_batch,
@@ -64,7 +64,7 @@ ExportContent write_smp(const PlanFile& file, const std::string& version) {
                       t.parameter == Dtype::bf16 ? "bfloat16" : "float32");
   text += fmt::format("RECOMPUTE = {}  # each decoder layer in checkpoint_wrapper\n",
                       python_bool(p.recompute.kind == RecomputeKind::full));
-  out.files.push_back({"settings.py", text, false});
+  out.files.push_back({"settings.py", text});
   out.setup = {
       ": \"${SMP_TRAIN:?set SMP_TRAIN to your FSDP script, which calls "
       "torch.sagemaker.init('smp_config.json')}\""};

@@ -291,7 +291,7 @@ std::string module_text(const PlanFile& file, const std::string& version) {
 
 ExportContent write_torchtitan(const PlanFile& file, const std::string& version) {
   ExportContent out;
-  out.files.push_back({"sextant_plan.py", module_text(file, version), false});
+  out.files.push_back({"sextant_plan.py", module_text(file, version)});
   out.environment = {{"PYTORCH_ALLOC_CONF", "expandable_segments:True"}};
   out.setup = {"export PYTHONPATH=\"$PWD${PYTHONPATH:+:$PYTHONPATH}\""};
   out.program = "-m torchtitan.train --module sextant_plan --config plan";

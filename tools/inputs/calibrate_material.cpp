@@ -93,8 +93,9 @@ NetworkFit read_nccl(const std::string& text, const MaterialOptions& options,
 // Whose machine was it? --cluster, or the first of the runs on such a device.
 ProfileFit read_profile(const std::string& file, const MaterialOptions& options,
                         const std::vector<MeasuredRun>& runs, const std::filesystem::path& presets,
-                        const CalibrationRules& rules) {
+                        const CalibrationRules& rules, std::vector<std::string>& warnings) {
   const WorkProfile profile = reading_as(FileUse::profile, file, [&] { return load_profile(file, presets); });
+  if (!profile.former.empty()) warnings.push_back(profile.former + '\n');
   std::vector<ClusterSpec> clusters;
   if (!options.question.cluster.empty()) clusters.push_back(load_cluster(options.question.cluster, presets));
   for (const MeasuredRun& m : runs) clusters.push_back(m.run.cluster);
@@ -174,7 +175,7 @@ Material read_material(const MaterialOptions& options, const std::filesystem::pa
   for (const auto& file : options.tried) read_tried(file, presets, m);
   for (const auto& file : options.nccl) m.networks.push_back(read_nccl(file, options, presets, rules, m));
   for (const auto& file : options.profiles)
-    m.profiles.push_back(read_profile(file, options, m.runs, presets, rules));
+    m.profiles.push_back(read_profile(file, options, m.runs, presets, rules, m.warnings));
   return m;
 }
 

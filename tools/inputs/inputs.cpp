@@ -302,6 +302,8 @@ void QuestionReader::read_profile() {
   question_.profile = reading_as(FileUse::profile, options_.profile, [&] {
     return load_profile_of(options_.profile, question_.cluster.device, presets_);
   });
+  if (const std::string& former = question_.profile->table.former; !former.empty())
+    question_.former.push_back(former);
   if (question_.stack.name != kProfiledStack)
     note(fmt::format(
         "the operations of {} were measured under this project's own runtime (--stack {}); those of "

@@ -54,11 +54,11 @@ std::string process_environment(const char* variable) {
   return value ? value : "";
 }
 
-std::optional<int> launched_ranks_beside(const Environment& environment) {
+std::optional<int> launched_local_ranks(const Environment& environment) {
   return first_of(environment, {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE",
                                 "SLURM_TASKS_PER_NODE"});
 }
-std::optional<int> launched_rank_beside(const Environment& environment) {
+std::optional<int> launched_local_rank(const Environment& environment) {
   return first_of(environment,
                   {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK", "SLURM_LOCALID"});
 }
@@ -66,7 +66,7 @@ std::optional<int> launched_rank_beside(const Environment& environment) {
 int launched_gpu(const Environment& environment) {
   const std::string visible = environment("CUDA_VISIBLE_DEVICES");
   const bool one_alone = !visible.empty() && visible.find(',') == std::string::npos;
-  return one_alone ? 0 : launched_rank_beside(environment).value_or(0);
+  return one_alone ? 0 : launched_local_rank(environment).value_or(0);
 }
 
 std::string comm_of_launcher(const Environment& environment) {

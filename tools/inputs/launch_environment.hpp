@@ -15,8 +15,8 @@ using Environment = std::function<std::string(const char* variable)>;
 std::string process_environment(const char* variable);
 
 // Processes of the job on this machine, and which of them this is; nothing when nobody says so.
-std::optional<int> launched_ranks_beside(const Environment& = process_environment);
-std::optional<int> launched_rank_beside(const Environment& = process_environment);
+std::optional<int> launched_local_ranks(const Environment& = process_environment);
+std::optional<int> launched_local_rank(const Environment& = process_environment);
 
 // The GPU of this process among those that it sees: by its place on this machine, or the first where it is shown one alone
 // (CUDA_VISIBLE_DEVICES, as srun --gpus-per-task=1 sets it).

@@ -192,7 +192,7 @@ void add_plan_options(CLI::App& app, PlanOptions& o) {
   add_text(app,
            {.flag = "--tokens",
             .metavar = "N",
-            .text = "length of the training (2e12, 15T, 300B): the answer says its duration and cost; of "
+            .text = "length of the training (2e12, 15T, 300B): the answer reports its duration and cost; of "
                     "fewest-gpus: what the deadline is for"},
            o.tokens);
   add_number(app,

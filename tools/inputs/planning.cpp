@@ -227,7 +227,7 @@ nlohmann::ordered_json prediction_json(const ParallelPlan& plan, const Predictio
     j["expected_step_time_s"] = p.step.v;
     j["p90_step_time_s"] = p.jitter->p90.v;
   }
-  if (p.rests_on) j["rests_on"] = shares_json(*p.rests_on);
+  if (p.predicted_from) j["predicted_from"] = shares_json(*p.predicted_from);
   return j;
 }
 

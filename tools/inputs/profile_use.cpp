@@ -72,21 +72,21 @@ AnalyticCostModel analytic_with(ClusterSpec cluster, StackSpec stack, const std:
 }
 
 // Exchanges inside a node by kind, size and group, alone on the machine: inside a step ranks wait for each other as well.
-std::vector<ToldTime> exchanges_told(const WorkProfile& table, const ClusterSpec& cluster,
-                                     const AnalyticCostModel& model) {
+std::vector<ToldTime> collectives_told(const WorkProfile& table, const ClusterSpec& cluster,
+                                       const AnalyticCostModel& model) {
   if (!table.facts || !taken_on(table, cluster.device)) return {};
-  const Machine quiet(cluster.device, cluster.node, alone(model.machine().constants));
-  std::optional<Topology> topology;  // of all the cluster: made for the first exchange
+  const Machine idle(cluster.device, cluster.node, alone(model.machine().constants));
+  std::optional<Topology> topology;  // of all the cluster: made for the first collective
   std::vector<ToldTime> out;
   for (const MachineSample& sample : machine_samples(*table.facts)) {
-    const auto* exchange = std::get_if<Exchange>(&sample.what);
-    if (!exchange || exchange->nodes > 1) continue;
-    const auto ranks = first_ranks(exchange->ranks, 1, cluster);
+    const auto* collective = std::get_if<MeasuredCollective>(&sample.what);
+    if (!collective || collective->nodes > 1) continue;
+    const auto ranks = first_ranks(collective->ranks, 1, cluster);
     if (!ranks) continue;
-    CollectiveWork work = work_of(*exchange);
+    CollectiveWork work = work_of(*collective);
     if (!topology) topology.emplace(cluster);
     work.group = topology->group_of(*ranks);
-    out.push_back({work, sample.took + model.price(work).duration - price_collective(work, quiet).duration});
+    out.push_back({work, sample.took + model.price(work).duration - price_collective(work, idle).duration});
   }
   return out;
 }
@@ -114,7 +114,7 @@ GivenProfile load_profile_of(const std::string& file, const DeviceSpec& device,
   if (const auto& facts = profile.table.facts;
       profile.table.works.empty() &&
       (!facts || (machine_samples(*facts).empty() && interference_of(*facts).empty())))
-    throw ConfigError(Problem{file, "works", "none",
+    throw ConfigError(Problem{file, "operations", "none",
                               "times of operations, or of the machine by itself (facts)",
                               "sextant profile --for plan.json -o profile.json"});
   return profile;
@@ -127,7 +127,8 @@ MachineCosts::MachineCosts(const ClusterSpec& cluster, const StackSpec& stack,
                                           : std::vector<Setting>()),
       outside_GiB_(outside_told(profile, cluster.device, stated)),
       analytic_(analytic_with(cluster, stack, calibrated, told_, outside_GiB_, presets)) {
-  if (profile) table_.emplace(profile->table, analytic_, exchanges_told(profile->table, cluster, analytic_));
+  if (profile)
+    table_.emplace(profile->table, analytic_, collectives_told(profile->table, cluster, analytic_));
 }
 
 std::string shares_text(const CostShares& s) {
@@ -137,11 +138,11 @@ std::string shares_text(const CostShares& s) {
                      interpolated, std::max(0.0, 100 - measured - interpolated));
 }
 
-std::string rests_on_text(const GivenProfile& profile, const CostShares& s, const MachineCosts* costs) {
+std::string predicted_from_text(const GivenProfile& profile, const CostShares& s, const MachineCosts* costs) {
   std::string text = fmt::format("predicted from {}: {}", profile.text(), shares_text(s));
   if (!costs) return text;
   if (s.analytic >= kWorthNaming && !costs->told().empty())
-    text += fmt::format(", with {} constants that it tells", costs->told().size());
+    text += fmt::format(", with {} constants that it determines", costs->told().size());
   if (s.interpolated < kWorthNaming) return text;
   if (const auto out = costs->left_out(); out && out->works > 0)
     text += fmt::format(
@@ -166,13 +167,13 @@ nlohmann::ordered_json profile_json(const GivenProfile& profile, const MachineCo
                          {"value", s.value}});
   nlohmann::ordered_json left_out = nullptr;
   if (const auto out = costs.left_out(); out && out->works > 0)
-    left_out = {{"works", out->works},
+    left_out = {{"measured_operations", out->works},
                 {"interpolated_error_percent", out->interpolated_percent},
                 {"analytic_error_percent", out->modelled_percent}};
   return {{"file", profile.file},
           {"machine", profile.table.machine},
           {"date", profile.table.date},
-          {"works", profile.table.works.size()},
+          {"measured_operations", profile.table.works.size()},
           {"left_out", left_out},
           {"constants", constants},
           {"outside_GiB", costs.outside_GiB() > 0 ? nlohmann::ordered_json(costs.outside_GiB()) : nullptr}};

@@ -70,9 +70,9 @@ class MachineCosts {
 std::string shares_text(const CostShares&);
 // "predicted from profile.json (NVIDIA H200, 2026-11-20): 93.1 % of its time measured, ...". With costs also how well what was
 // interpolated may be known, where that is a part of it.
-std::string rests_on_text(const GivenProfile&, const CostShares&, const MachineCosts* = nullptr);
+std::string predicted_from_text(const GivenProfile&, const CostShares&, const MachineCosts* = nullptr);
 nlohmann::ordered_json shares_json(const CostShares&);
-// "file", "machine", "date", "works", "left_out", "constants", "outside_GiB".
+// "file", "machine", "date", "measured_operations", "left_out", "constants", "outside_GiB".
 nlohmann::ordered_json profile_json(const GivenProfile&, const MachineCosts&);
 
 }  // namespace sextant

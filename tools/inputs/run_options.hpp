@@ -44,6 +44,7 @@ struct AdoptedOptions {
   std::string changed;    // what is given otherwise than before
   std::string not_kept;   // what the folder does not know, with the defaults that it gets
   std::string problem;    // why they are not those of options.json
+  std::string former;     // what of the options is written as version 0.1 wrote it
   std::string init_dtype;
 };
 // Gives `o` what was not given. `from`: the checkpoint that the run goes on from, whose own options are those of a run

@@ -31,8 +31,8 @@ LinkShape shape_of(const ClusterSpec& c) {
 }
 
 // Ranks of the job that share this machine; `otherwise` when nobody says so.
-int ranks_beside(int world, int otherwise) {
-  const int n = launched_ranks_beside().value_or(otherwise);
+int local_ranks(int world, int otherwise) {
+  const int n = launched_local_ranks().value_or(otherwise);
   return n > 0 ? std::min(n, world) : world;
 }
 
@@ -65,7 +65,7 @@ RanksHere ranks_here(int world, const RunningOptions& options) {
   if (!options.processes()) return {world, world};
   const std::string master = process_environment("MASTER_ADDR");
   const bool here = options.comm == "env" && (master == "localhost" || master.starts_with("127."));
-  return {1, ranks_beside(world, here ? world : 1)};
+  return {1, local_ranks(world, here ? world : 1)};
 }
 
 // Ranks allocate to the byte what their stage needs. Better to say now that a stage is beyond the device it was planned for,
@@ -158,11 +158,11 @@ std::optional<CudaDeviceOptions> gpu_of(const RunningOptions& options) {
   require_gpu(options);
   // A product that was chosen by the clock may be another one in the next run.
   return CudaDeviceOptions{.ordinal = options.processes() ? launched_gpu() : 0,
-                           .rehearses = options.products == "fast"};
+                           .rehearses = options.gemms == "fast"};
 }
 
 std::vector<SlowKernels> slow_kernels(const RunningOptions& options) {
-  if (options.device != "cuda" || options.products == "exact") return {};  // which asks for own tiles
+  if (options.device != "cuda" || options.gemms == "exact") return {};  // which asks for own tiles
   std::vector<SlowKernels> slow;
   const auto add = [&](const char* key, const char* what, const char* library, const std::string& why) {
     if (!why.empty())
@@ -175,7 +175,7 @@ std::vector<SlowKernels> slow_kernels(const RunningOptions& options) {
   if (const std::string why = attention_second_choice(); slow.empty() && !why.empty())
     slow.push_back({"slow_attention",
                     "attention runs by another plan than cuDNN advises first, which may be slow: " + why});
-  add("slow_products", "GEMMs run", "cuBLASLt", product_fallback());
+  add("slow_gemms", "GEMMs run", "cuBLASLt", gemm_fallback());
   return slow;
 }
 
@@ -184,14 +184,14 @@ void add_running_options(CLI::App& app, RunningOptions& o) {
   add_comm_option(app, o);
   add_rank_options(app, o);
   add_text(app,
-           {.flag = "--products",
+           {.flag = "--gemms",
             .metavar = "fast|proposed|exact",
             .text = "GEMMs and attention: of libraries (on a GPU the fastest by the clock, or what "
                     "the library "
                     "proposes first), or by sums of one order, which give the same "
                     "bits in every run; on CPU ranks also on every machine with any number of threads. Three "
                     "times as long on a CPU, more on a GPU"},
-           o.products);
+           o.gemms);
   add_text(
       app,
       {.flag = "--cuda-graphs",
@@ -245,12 +245,12 @@ Runnable::Runnable(const RunningOptions& options, PlanFile file, const std::stri
   }
   predicted_ = simulate(graph_, costs_, with_interference(stack.kernels));
   predicted_.graph_hash = graph_hash(graph_);
-  if (profile_) rests_on_ = cost_shares(breakdown(graph_, predicted_), costs_);
+  if (profile_) predicted_from_ = cost_shares(breakdown(graph_, predicted_), costs_);
 }
 
 const KernelTable& Runnable::kernels() const {
-  if (on_gpu()) return *cuda_kernels(options_.products == "exact");
-  return options_.products == "exact" ? cpu_reference_kernels() : cpu_kernels();
+  if (on_gpu()) return *cuda_kernels(options_.gemms == "exact");
+  return options_.gemms == "exact" ? cpu_reference_kernels() : cpu_kernels();
 }
 
 void Runnable::require_room() const {
@@ -271,7 +271,7 @@ TrainingRun Runnable::training() const {
   run.cuda = gpu_of(options_);
   if (on_gpu()) run.replay = static_cast<Replay>(place_among(kReplayNames, options_.cuda_graphs));
   // Threads of two ranks on one core wait for each other in every matrix product.
-  const int beside = run.processes ? ranks_beside(file_.plan.world(), file_.plan.world()) : here;
+  const int beside = run.processes ? local_ranks(file_.plan.world(), file_.plan.world()) : here;
   run.threads = options_.threads > 0 ? options_.threads : std::max(1, inspect_machine().cpu_threads / beside);
   if (options_.shaped) run.shape = shape_of(file_.cluster);
   run.device.host_link = file_.cluster.device.host_link;

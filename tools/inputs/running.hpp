@@ -23,7 +23,7 @@ struct RunningOptions {
   std::string plan;
   std::string comm = comm_of_launcher();
   std::string device = "cpu";
-  std::string products = "fast";
+  std::string gemms = "fast";
   bool shaped = false;
   std::string cuda_graphs = "auto";  // kReplayNames
   int threads = 0;                   // 0: the cores of this machine shared among its ranks
@@ -63,7 +63,7 @@ class Runnable {
   std::size_t works_measured() const { return works_measured_; }
   // With a profile: what of the predicted step rests on it.
   const std::optional<GivenProfile>& profile() const { return profile_; }
-  const std::optional<CostShares>& rests_on() const { return rests_on_; }
+  const std::optional<CostShares>& predicted_from() const { return predicted_from_; }
   // Throws ConfigError when this machine, or the one that was planned for, has too little memory.
   void require_room() const;
   // What the planner says the buffers of the fullest stage take of a device.
@@ -84,7 +84,7 @@ class Runnable {
   PlanFile file_;
   Topology topology_;
   std::optional<GivenProfile> profile_;
-  std::optional<CostShares> rests_on_;
+  std::optional<CostShares> predicted_from_;
   ExecutionGraph graph_;
   std::vector<OpCost> costs_;
   Timeline predicted_;

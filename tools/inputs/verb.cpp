@@ -15,7 +15,7 @@ namespace {
 
 // Keys of version 0.1 beside those that took their place, for one version: who reads answers with a program has time to
 // follow. To be taken out with version 0.3.
-constexpr std::array<std::array<std::string_view, 2>, 15> kFormerKeys = {{
+constexpr std::array<std::array<std::string_view, 2>, 18> kFormerKeys = {{
     {"outcomes", "fates"},
     {"outcome", "fate"},
     {"inconsistent", "contradiction"},
@@ -31,12 +31,29 @@ constexpr std::array<std::array<std::string_view, 2>, 15> kFormerKeys = {{
     {"lowest_memory", "leanest"},
     {"lower_risk", "surer"},
     {"lower_risk_tie", "surer_tie"},
+    {"predicted_from", "rests_on"},
+    {"slow_gemms", "slow_products"},
+    {"measured_operations", "works"},
+}};
+
+// What `outcome` says, and what `fate` said.
+constexpr std::array<std::array<std::string_view, 2>, 4> kFormerOutcomes = {{
+    {"inconsistent", "contradiction"},
+    {"unsupported by stack", "stack cannot"},
+    {"duplicate", "repeated"},
+    {"pruned by bound", "bounded away"},
 }};
 
 std::string_view former_key(std::string_view key) {
   for (const auto& [now, former] : kFormerKeys)
     if (key == now) return former;
   return {};
+}
+
+nlohmann::ordered_json former_outcome(const nlohmann::ordered_json& value) {
+  for (const auto& [now, former] : kFormerOutcomes)
+    if (value == now) return former;
+  return value;
 }
 
 // With the former keys beside the present ones; counts of outcomes have either the present names or the former ones, so that
@@ -56,7 +73,8 @@ nlohmann::ordered_json with_former_keys(const nlohmann::ordered_json& j, Keys ke
     if (former.empty() || keys != Keys::former)
       out[key] = with_former_keys(value, counts ? Keys::present : Keys::both);
     if (!former.empty() && keys != Keys::present)
-      out[former] = with_former_keys(value, counts ? Keys::former : Keys::both);
+      out[former] = key == "outcome" ? former_outcome(value)
+                                     : with_former_keys(value, counts ? Keys::former : Keys::both);
   }
   return out;
 }

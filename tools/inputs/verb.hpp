@@ -20,6 +20,7 @@ struct Session {
   Terminal terminal;
   CommonOptions common;
   std::vector<std::string> arguments;     // of the command, as given: for provenance
+  std::vector<std::string> former = {};   // which of them are options of version 0.1, and what is written now
   std::filesystem::path presets() const;  // throws ConfigError when there are none
 };
 

@@ -72,7 +72,7 @@ void require_no_run(const fs::path& folder) {
                     folder.string())});
   if (fs::exists(folder / kManifestName, none))
     throw ConfigError(Problem{folder.string(), "", "a checkpoint of a run", "the folder of the run",
-                              "--step N says which of its checkpoints"});
+                              "--step N chooses one of its checkpoints"});
 }
 
 }  // namespace

@@ -171,7 +171,7 @@ void print_measured_alone(Session& session, const Material& m) {
     out << fmt::format("{} operations of {}, profiled {}: mean error {:.1f} % before, {:.1f} % after\n",
                        p.works, p.machine, p.date.empty() ? "(no date)" : p.date, p.mape_before,
                        p.mape_after);
-    if (p.constants.empty()) out << "  the profile tells no constant better than its preset\n";
+    if (p.constants.empty()) out << "  the profile determines no constant better than its preset\n";
     for (const ConstantFit& k : p.constants)
       out << fmt::format("  {} of {}: {:.4g} -> {:.4g} ({:+.1f} %), +- {:.1f} %\n", k.constant.key,
                          owner_text(k.constant), k.constant.prior, k.value,
@@ -278,7 +278,7 @@ Json profile_fit_json(const ProfileFit& p) {
   return {{"file", p.file},
           {"machine", p.machine},
           {"date", p.date},
-          {"works", p.works},
+          {"measured_operations", p.works},
           {"error_before_percent", p.mape_before},
           {"error_after_percent", p.mape_after},
           {"constants", constants}};

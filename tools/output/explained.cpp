@@ -79,7 +79,7 @@ nlohmann::ordered_json explained_json(const Question& q, const Explained& e) {
   for (const Asked& asked : e.why) {
     why.push_back(why_json(asked.plan, asked.answer));
     why.back()["notes"] = asked.notes;
-    if (asked.rests_on) why.back()["rests_on"] = shares_json(*asked.rests_on);
+    if (asked.predicted_from) why.back()["predicted_from"] = shares_json(*asked.predicted_from);
   }
   for (const Alternative& a : e.alternatives)
     alternatives.push_back({{"field", a.field},

@@ -18,7 +18,7 @@ struct Asked {
   ParallelPlan plan;
   WhyNot answer;
   std::vector<std::string> notes;
-  std::optional<CostShares> rests_on = {};  // with --profile, of its step
+  std::optional<CostShares> predicted_from = {};  // with --profile, of its step
 };
 
 // What `sextant plan` answers to the same question.

@@ -39,7 +39,7 @@ std::string goodput_text(const Job& job, const ParallelPlan& plan, Seconds step,
           ? ""
           : fmt::format(" while each rank copies {:.2f} GiB to host memory", staging_GiB(job, plan)));
   const auto g = goodput(job, plan, step, kind);
-  if (!g) return price + "; --node-mtbf-hours tells how often one pays";
+  if (!g) return price + "; --node-mtbf-hours states how often one pays";
   const GoodputSplit split = goodput_split(*failure_model(job, plan.world(), kind), Seconds(g->interval_s));
   return price + fmt::format(
                      "; a failure every {}, restarts of {}: save every {} steps ({}); "

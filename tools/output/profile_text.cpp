@@ -30,14 +30,14 @@ std::string size_text(Bytes bytes) {
 // A measurement's name, as short as a terminal wants it: "d2h 64MiB", "gemm bf16 8192^3".
 std::string short_name(const std::string& name, bool with_ranks) {
   const Measured of = parse_measurement(name);
-  if (const auto* p = std::get_if<SquareProduct>(&of))
+  if (const auto* p = std::get_if<SquareGemm>(&of))
     return fmt::format("gemm {} {}^3{}", sextant::name(p->format), p->extent,
                        p->ranks > 1 && with_ranks ? fmt::format(" on {} ranks", p->ranks) : "");
   if (const auto* c = std::get_if<CopyWithin>(&of)) return "copy d2d " + size_text(c->bytes);
   if (const auto* c = std::get_if<CopyWork>(&of))
     return fmt::format("copy {} {}", c->direction == CopyDirection::device_to_host ? "d2h" : "h2d",
                        size_text(c->bytes));
-  if (const auto* e = std::get_if<Exchange>(&of)) {
+  if (const auto* e = std::get_if<MeasuredCollective>(&of)) {
     const std::string text = measurement_name(of), bytes = fmt::format("{}B", e->bytes.v);
     return std::string(text).replace(text.find(bytes), bytes.size(), size_text(e->bytes));
   }

@@ -33,20 +33,20 @@ ReportSection rates_section(const MachineFacts& facts) {
   return out;
 }
 
-ReportSection exchanges_section(const MachineFacts& facts) {
+ReportSection device_collectives_section(const MachineFacts& facts) {
   ReportSection out{.title = "Collectives",
                     .lead = "What a ring sends per second, by the size of the collective."};
   std::map<std::string, ChartLine> lines;
   for (const MachineMeasurement& m : facts.measurements) {
     const Measured what = parse_measurement(m.what);
-    const auto* exchange = std::get_if<Exchange>(&what);
-    if (!exchange || !m.beside.empty() || !(m.rate_GBps > 0)) continue;
+    const auto* collective = std::get_if<MeasuredCollective>(&what);
+    if (!collective || !m.beside.empty() || !(m.rate_GBps > 0)) continue;
     std::string name =
-        fmt::format("{}, {} ranks", words(m.what.substr(0, m.what.find(' '))), exchange->ranks);
-    if (exchange->nodes > 1) name += fmt::format(" on {} nodes", exchange->nodes);
+        fmt::format("{}, {} ranks", words(m.what.substr(0, m.what.find(' '))), collective->ranks);
+    if (collective->nodes > 1) name += fmt::format(" on {} nodes", collective->nodes);
     ChartLine& line = lines[name];
     line.name = name;
-    line.points.push_back({static_cast<double>(exchange->bytes.v), m.rate_GBps, m.what, {}});
+    line.points.push_back({static_cast<double>(collective->bytes.v), m.rate_GBps, m.what, {}});
   }
   ChartLines chart{{.title = "bytes", .logarithmic = true}, {.title = "GB/s", .logarithmic = true}, {}};
   for (auto& [name, line] : lines) {
@@ -117,7 +117,7 @@ ReportChapter profile_chapter(const WorkProfile& profile) {
   if (profile.facts) {
     if (!profile.facts->measurements.empty()) {
       add(rates_section(*profile.facts));
-      add(exchanges_section(*profile.facts));
+      add(device_collectives_section(*profile.facts));
     }
     add(works_section(profile));
     add(conditions_section(*profile.facts));

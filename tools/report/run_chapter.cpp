@@ -107,9 +107,10 @@ std::vector<ReportSection> run_sections(const Steps& s, const std::vector<ChartL
     if (s.skipped > 0)
       loss.lead += fmt::format(" {} steps were skipped: gradients were not finite.", s.skipped);
     ChartLines chart{{.title = "step"}, {.title = "loss"}, {}};
-    chart.lines.push_back({"training", s.loss.shown(), "blue", true, marks});
+    chart.lines.push_back({.name = "training", .points = s.loss.shown(), .tone = "blue", .marks = marks});
     if (!s.validation.points.empty())
-      chart.lines.push_back({"held out", s.validation.shown(), "red", true, true, true});
+      chart.lines.push_back(
+          {.name = "held out", .points = s.validation.shown(), .tone = "red", .dashed = true});
     chart.moments = changes;
     loss.chart = lines_chart("Loss over the steps of the run", chart);
     loss.tables.push_back(steps_table(s));
@@ -118,7 +119,7 @@ std::vector<ReportSection> run_sections(const Steps& s, const std::vector<ChartL
   ReportSection rate{.title = "Throughput", .lead = {}};
   rate.lead = fmt::format("Half of the steps ran at {} tokens/s or more.", rate_text(median_of(s.rate)));
   ChartLines rates{{.title = "step"}, {.title = "tokens/s", .from_zero = true}, {}};
-  rates.lines.push_back({"measured", s.rate.shown(), "blue", true, marks});
+  rates.lines.push_back({.name = "measured", .points = s.rate.shown(), .tone = "blue", .marks = marks});
   rates.moments = changes;
   rate.chart = lines_chart("Tokens per second over the steps of the run", rates);
   rate.tables.push_back(steps_table(s));
@@ -126,10 +127,11 @@ std::vector<ReportSection> run_sections(const Steps& s, const std::vector<ChartL
   ReportSection time{.title = "Step time", .lead = {}};
   time.lead = fmt::format("The median step took {}", seconds_text(median_of(s.time)));
   ChartLines times{{.title = "step"}, {.title = "s", .from_zero = true}, {}};
-  times.lines.push_back({"measured", s.time.shown(), "blue", true, marks});
+  times.lines.push_back({.name = "measured", .points = s.time.shown(), .tone = "blue", .marks = marks});
   if (!s.predicted.points.empty()) {
     time.lead += fmt::format("; the prediction was {}", seconds_text(median_of(s.predicted)));
-    times.lines.push_back({"predicted", s.predicted.shown(), "red", true, false, true});
+    times.lines.push_back(
+        {.name = "predicted", .points = s.predicted.shown(), .tone = "red", .marks = false, .dashed = true});
   }
   time.lead += ".";
   times.moments = changes;

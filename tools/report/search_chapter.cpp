@@ -54,7 +54,8 @@ ReportSection alternatives_section(const AnswerView& answer) {
     return ChartPoint{one.number("peak_memory_GiB"), one.number("step_time_s"), one.text("key"), label};
   };
   ChartLines chart{{.title = "peak memory, GiB"}, {.title = "step, s"}, {}};
-  chart.lines.push_back({"recommended", {point(best, "recommended")}, "red", false});
+  chart.lines.push_back(
+      {.name = "recommended", .points = {point(best, "recommended")}, .tone = "red", .line = false});
   ChartLine others{"other layouts", {}, "blue", false};
   for (const AnswerView& one : answer.items("alternatives")) {
     const std::string kind = one.text_or("kind", "another");

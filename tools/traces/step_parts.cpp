@@ -182,7 +182,7 @@ TracedAccount traced_account(const TracedJob& job, const GroupAxes& axes) {
 
 StepAccount predicted_account(const ExecutionGraph& graph, const Timeline& timeline, const Breakdown& split,
                               const AnalyticCostModel& cost, const std::vector<int>& stages,
-                              BesideOperations beside) {
+                              OutsideOperations outside) {
   std::vector<std::array<double, 3>> shares(graph.works.size());
   for (std::size_t w = 0; w < shares.size(); ++w)
     if (const auto* block = std::get_if<BlockWork>(&graph.works[w])) shares[w] = kernel_shares(*block, cost);
@@ -192,9 +192,9 @@ StepAccount predicted_account(const ExecutionGraph& graph, const Timeline& timel
                                              stage, shares, cost.stack().rules.selective_by_operation);
     add_share(out, one, 1.0 / static_cast<double>(stages.size()));
   }
-  at(out.parts, StepPart::stragglers) += beside.stragglers_s;
-  at(out.parts, StepPart::host) += beside.host_s;
-  out.step_s += beside.stragglers_s + beside.host_s;
+  at(out.parts, StepPart::stragglers) += outside.stragglers_s;
+  at(out.parts, StepPart::host) += outside.host_s;
+  out.step_s += outside.stragglers_s + outside.host_s;
   return out;
 }
 

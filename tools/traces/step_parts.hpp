@@ -70,11 +70,11 @@ struct TracedAccount {
 TracedAccount traced_account(const TracedJob&, const GroupAxes&);
 
 // What of the step lies outside of the operations.
-struct BesideOperations {
+struct OutsideOperations {
   double stragglers_s = 0, host_s = 0;
 };
 // Mean over the stages given, one entry for each traced rank: its own.
 StepAccount predicted_account(const ExecutionGraph&, const Timeline&, const Breakdown&,
-                              const AnalyticCostModel&, const std::vector<int>& stages, BesideOperations);
+                              const AnalyticCostModel&, const std::vector<int>& stages, OutsideOperations);
 
 }  // namespace sextant

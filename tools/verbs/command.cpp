@@ -216,6 +216,25 @@ ExitCode unknown_verb(Terminal& terminal, const std::string& word) {
   return ExitCode::usage;
 }
 
+// Options of version 0.1 that have other names now, each with its verb: read until version 0.3, with a line on stderr.
+struct FormerOption {
+  std::string_view verb, former, now;
+};
+constexpr std::array kFormerOptions = {FormerOption{"run", "--products", "--gemms"}};
+
+// With today's names in the place of former ones, and what to say of them.
+std::vector<std::string> rename_former_options(std::string_view verb, std::vector<std::string>& arguments) {
+  std::vector<std::string> told;
+  for (const FormerOption& option : kFormerOptions)
+    for (std::string& argument : arguments) {
+      if (option.verb != verb || argument.substr(0, argument.find('=')) != option.former) continue;
+      argument.replace(0, option.former.size(), option.now);
+      told.push_back(
+          fmt::format("{0} is read as {1}; the next version takes {1} alone", option.former, option.now));
+    }
+  return told;
+}
+
 ExitCode run_verb(CommandLine& line, std::size_t index, std::vector<std::string> arguments,
                   Terminal terminal) {
   const Verb& verb = verbs()[index];
@@ -223,6 +242,7 @@ ExitCode run_verb(CommandLine& line, std::size_t index, std::vector<std::string>
   const std::string where = "sextant " + verb.name;
   std::vector<std::string> given = {"sextant", verb.name};
   given.insert(given.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> former = rename_former_options(verb.name, arguments);
   const std::string try_help = fmt::format("  try: {} --help\n", where);
   try {
     try {
@@ -238,7 +258,10 @@ ExitCode run_verb(CommandLine& line, std::size_t index, std::vector<std::string>
     } catch (const CLI::ParseError& error) {
       throw UsageError(explain_parse_error(error, app));
     }
-    Session session{.terminal = terminal, .common = line.common, .arguments = std::move(given)};
+    Session session{.terminal = terminal,
+                    .common = line.common,
+                    .arguments = std::move(given),
+                    .former = std::move(former)};
     if (line.common.color != "auto")
       session.terminal.color = session.terminal.err_color = line.common.color == "always";
     return flushed(session.terminal, line.runs[index](session));

@@ -91,7 +91,7 @@ void print_step_of_choice(Session& session, const Question& q, const Explained& 
   say(fmt::format("{:.3f} s a step, {:.1f} of {:.1f} GiB (most of it {} of stage {})", p.step.v,
                   gib(p.memory.peak), gib(p.memory_available), p.memory.largest, p.memory.stage));
   if (const auto text = host_memory_text(p.memory, q.cluster.node); !text.empty()) say(text);
-  if (p.rests_on) say(rests_on_text(*q.profile, *p.rests_on));
+  if (p.predicted_from) say(predicted_from_text(*q.profile, *p.predicted_from));
   if (p.jitter) say("this step is " + jitter_text(p));
   if (e.calibrated)
     say(fmt::format("{:.3f} to {:.3f} s in nine of ten cases, as the calibration leaves it", p.step_lower.v,
@@ -164,8 +164,9 @@ void print_why(Session& session, const Question& q, const Asked& asked, RankBy b
   print_wrapped(out, session.terminal,
                 paint(session.terminal.color, Style::bold, "why not " + plan_key(asked.plan)));
   for (const auto& line : asked.answer.lines) print_wrapped(out, session.terminal, words(line), 2);
-  if (asked.rests_on)
-    print_wrapped(out, session.terminal, "its step is " + rests_on_text(*q.profile, *asked.rests_on), 2);
+  if (asked.predicted_from)
+    print_wrapped(out, session.terminal,
+                  "its step is " + predicted_from_text(*q.profile, *asked.predicted_from), 2);
   for (const auto& note : asked.notes) print_wrapped(out, session.terminal, "note: " + note, 2);
   if (asked.answer.comparison && asked.answer.verdict != Verdict::best) {
     out << '\n';

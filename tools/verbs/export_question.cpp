@@ -25,7 +25,7 @@ PlannedExport plan_to_export(Session& session, const QuestionOptions& asked) {
   if (report.ranked.empty()) return {std::nullopt, nothing(a, report)};
   const RankedPlan best = recommendation(a, report).plan;
   searching.finish();
-  if (searching.interrupted()) return {std::nullopt, finished(a, true)};
+  if (searching.interrupted()) return {std::nullopt, finished(a, {.found = true})};
   found.plan = best.plan;
   found.file = plan_file_of(session, found, best.plan, best.prediction,
                             step_breakdown(planning.predicted_job(), best.plan).mean);

@@ -108,7 +108,8 @@ void print_best(const Asking& a, const RankedPlan& best) {
                   p.memory.largest, p.memory.stage));
   if (!a.options.tokens.empty())
     a.say(training_time_text(a.options.tokens, a.question().training, a.question().cluster, best.plan, p));
-  if (p.rests_on) a.say(rests_on_text(*a.question().profile, *p.rests_on, &a.planning.costs()));
+  if (p.predicted_from)
+    a.say(predicted_from_text(*a.question().profile, *p.predicted_from, &a.planning.costs()));
   if (p.jitter) a.say("this step is " + jitter_text(p));
   if (const auto text = framework_setting(best.plan, a.question().training, a.question().stack);
       !text.empty())
@@ -207,9 +208,9 @@ nlohmann::ordered_json answer_json(const Asking& a, const std::vector<RankedPlan
   return j;
 }
 
-ExitCode finished(const Asking& a, bool found) {
+ExitCode finished(const Asking& a, Answered answered) {
   if (a.searching.interrupted()) return ExitCode::interrupted;
-  return found ? ExitCode::ok : ExitCode::no_feasible_plan;
+  return answered.found ? ExitCode::ok : ExitCode::no_feasible_plan;
 }
 
 ExitCode nothing(const Asking& a, const SearchReport& report) {
@@ -234,7 +235,7 @@ ExitCode nothing(const Asking& a, const SearchReport& report) {
   }
   a.searching.finish();
   print_json(a.session, "plan", j);
-  return finished(a, false);
+  return finished(a, {.found = false});
 }
 
 void print_ranking(const Asking& a, const std::vector<RankedPlan>& ranked) {
@@ -247,7 +248,8 @@ void print_ranking(const Asking& a, const std::vector<RankedPlan>& ranked) {
     ++rank;
     std::vector<std::string> cells = {slower_text(r, rank == 1)};
     if (profiled)
-      for (const double share : {r.prediction.rests_on->measured, r.prediction.rests_on->interpolated})
+      for (const double share :
+           {r.prediction.predicted_from->measured, r.prediction.predicted_from->interpolated})
         cells.push_back(fmt::format("{:.0f}", 100 * share));
     table.add({fmt::format("{}", rank)}, r, cells, rank == 1);
   }
@@ -293,7 +295,7 @@ Json fastest_json(const Asking& a, const FastestAnswer& f) {
 }
 
 void print_ranked_anew(const Asking& a, const FastestAnswer& f) {
-  if (f.best().prediction.rests_on->measured < kWellMeasured)
+  if (f.best().prediction.predicted_from->measured < kWellMeasured)
     a.say(
         "Much of the first one's time was not measured: -o FILE keeps the plan, and sextant profile --for "
         "FILE, with --for again for others, measures it.");
@@ -370,7 +372,7 @@ ExitCode answer_fastest(const Asking& a) {
   } else {
     print_details(a, f);
   }
-  return finished(a, true);
+  return finished(a, {.found = true});
 }
 
 }  // namespace sextant

@@ -68,7 +68,10 @@ Recommendation recommendation(const Asking&, const SearchReport&);
 void add_recommendation(const Asking&, const Recommendation&, nlohmann::ordered_json&);
 void print_recommendation(const Asking&, const Recommendation&, const SearchReport&,
                           const std::optional<ScalePoint>& fewer);
-ExitCode finished(const Asking&, bool found);
+struct Answered {
+  bool found = false;  // a layout
+};
+ExitCode finished(const Asking&, Answered);
 // Nothing to show: the same exit codes in text and JSON.
 ExitCode nothing(const Asking&, const SearchReport&);
 

@@ -119,7 +119,8 @@ void print_recommendation(const Asking& a, const Recommendation& r, const Search
   if (!a.options.tokens.empty())
     say(head, training_time_text(a.options.tokens, a.question().training, a.question().cluster, plan, p));
   if (const auto today = todays_layout(a.planning)) say(head, today_text(*today, p.step));
-  if (p.rests_on) say(head, rests_on_text(*a.question().profile, *p.rests_on, &a.planning.costs()));
+  if (p.predicted_from)
+    say(head, predicted_from_text(*a.question().profile, *p.predicted_from, &a.planning.costs()));
   if (const auto text = host_memory_text(p.memory, a.question().cluster.node); !text.empty()) say(head, text);
   if (const auto text = framework_setting(plan, a.question().training, a.question().stack); !text.empty())
     say(head, text);

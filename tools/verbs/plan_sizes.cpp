@@ -299,7 +299,7 @@ ExitCode answer_curve(const Asking& a) {
     print_curve_notes(a, curve);
     print_chosen_size(a, curve);
   }
-  return finished(a, curve.any());
+  return finished(a, {.found = curve.any()});
 }
 
 ExitCode answer_fewest(const Asking& a) {
@@ -317,7 +317,7 @@ ExitCode answer_fewest(const Asking& a) {
     print_too_slow(answer);
   else
     print_fewest(answer);
-  return finished(a, f.found.has_value());
+  return finished(a, {.found = f.found.has_value()});
 }
 
 }  // namespace sextant

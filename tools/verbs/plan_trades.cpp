@@ -38,7 +38,7 @@ ExitCode answer_robust(const Asking& a) {
     j["sampled_layouts"] = steady.sampled;
     j["ranking_proved"] = steady.proved;
     print_json(a.session, "plan", j);
-    return finished(a, true);
+    return finished(a, {.found = true});
   }
   LayoutTable table({{"#"}}, {{"undisturbed s", Align::right, 3}, {"p90 s"}, {"slower %"}});
   int rank = 0;
@@ -73,7 +73,7 @@ ExitCode answer_robust(const Asking& a) {
   undisturbed.ranked = {steady.undisturbed};
   print_search(a, undisturbed, " without jitter");
   print_next(a, a.question().cluster.gpus(), best.plan);
-  return finished(a, true);
+  return finished(a, {.found = true});
 }
 
 ExitCode answer_lowest_memory(const Asking& a) {
@@ -90,7 +90,7 @@ ExitCode answer_lowest_memory(const Asking& a) {
     j["least_memory_GiB"] = gib(lean.limit);
     j["no_layout_within_GiB"] = gib(lean.needs_more);
     print_json(a.session, "plan", j);
-    return finished(a, true);
+    return finished(a, {.found = true});
   }
   print_ranking(a, lean.report.ranked);
   print_best(a, best);
@@ -105,7 +105,7 @@ ExitCode answer_lowest_memory(const Asking& a) {
     a.say(fmt::format("That the first is the {} is not proved: {}.",
                       lean.proved ? "fastest" : "lowest_memory", lean.report.stopped));
   print_next(a, a.question().cluster.gpus(), best.plan);
-  return finished(a, true);
+  return finished(a, {.found = true});
 }
 
 ExitCode answer_front(const Asking& a) {
@@ -123,7 +123,7 @@ ExitCode answer_front(const Asking& a) {
     j["exact"] = found.exact;
     for (const RankedPlan& r : found.plans) j["pareto"].push_back(ranked_json(a, r));
     print_json(a.session, "plan", j);
-    return finished(a, true);
+    return finished(a, {.found = true});
   }
   const std::string& tokens = a.options.tokens;
   std::vector<Column> after = {{"slower %"}};
@@ -155,7 +155,7 @@ ExitCode answer_front(const Asking& a) {
                       "not looked for.");
   a.say(fmt::format("{} layouts: {}.", count_text(found.report.space), outcomes_text(found.report.outcomes)));
   print_next(a, a.question().cluster.gpus(), found.plans.front().plan);
-  return finished(a, true);
+  return finished(a, {.found = true});
 }
 
 }  // namespace sextant

@@ -90,7 +90,7 @@ TrainingRun beginning(const RunJob& job, RunStart& start, const Runnable& layout
 }  // namespace
 
 std::string same_of_ranks(const RunVerbOptions& o, const RunData& data) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", o.running.products, o.steps, o.rate,
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", o.running.gemms, o.steps, o.rate,
                      o.final_ratio, o.warmup, o.weight_decay, o.clip, o.running.seed, o.init, data.tokens(),
                      o.checkpoints.save_every, o.data.eval_every, o.data.eval_batches);
 }

@@ -24,7 +24,7 @@ std::string heading(const Runnable& runnable) {
                          : fmt::format("{} of {} kinds of work predicted from {}{}; the expected step: {}",
                                        runnable.works_measured(), works, runnable.profile()->file,
                                        runnable.works_measured() > 0 ? "" : ", a profile of other plans",
-                                       shares_text(*runnable.rests_on())));
+                                       shares_text(*runnable.predicted_from())));
 }
 
 // What was given and is not read, and which options are those of the run so far.
@@ -60,7 +60,10 @@ std::string next_text(const RunVerbOptions& o, const std::string& plan, bool pla
 
 void tell_start(const RunJob& job, const RunStart& start, const Runnable& runnable) {
   const Terminal& terminal = job.session.terminal;
+  for (const std::string& former : job.session.former) tell_former(job.session, former);
   tell_former(job.session, runnable.file().former);
+  if (runnable.profile()) tell_former(job.session, runnable.profile()->table.former);
+  tell_former(job.session, start.adopted.former);
   for (const SlowKernels& slow : slow_kernels(job.options.running)) warn_of_run(terminal, slow.why);
   if (job.session.common.json) return;
   auto& out = terminal.out;
@@ -88,7 +91,7 @@ void answer_in_json(const RunJob& job, const RunEnd& end, const DecisionLog& dec
       {"memory",
        {{"planned_bytes", result.planned_memory.v}, {"allocated_bytes", result.allocated_memory.v}}},
       {"comparison", comparison_json(end.comparison)}};
-  if (end.runnable.rests_on()) answer["rests_on"] = shares_json(*end.runnable.rests_on());
+  if (end.runnable.predicted_from()) answer["predicted_from"] = shares_json(*end.runnable.predicted_from());
   if (!end.runnable.misfit().empty()) answer["misfit"] = end.runnable.misfit();
   if (const std::string unused = unused_fields(job.options); !unused.empty())
     answer["unused_fields"] = unused;

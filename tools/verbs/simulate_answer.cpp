@@ -161,7 +161,7 @@ void print_step(const SimulateAnswer& of) {
                          100 * p.mfu, 100 * p.mfu_causal));
   if (!of.options.tokens.empty())
     say_of(of, training_time_text(of.options.tokens, q.training, q.cluster, of.plan(), p));
-  if (p.rests_on) say_of(of, rests_on_text(*q.profile, *p.rests_on, &of.planning.costs()));
+  if (p.predicted_from) say_of(of, predicted_from_text(*q.profile, *p.predicted_from, &of.planning.costs()));
   if (p.jitter) say_of(of, "this step is " + jitter_text(p));
   if (const auto& calibrated = of.simulated.calibrated)
     say_of(

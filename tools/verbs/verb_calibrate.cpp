@@ -307,7 +307,7 @@ Run define_calibrate(CLI::App& app) {
   add_flag(app,
            {.flag = "--refit",
             .metavar = "",
-            .text = "fit the presets themselves, from cold: what kernel tables and stack classes say"},
+            .text = "fit the presets themselves, from cold: what kernel tables and stack classes hold"},
            options->refit);
   add_flag(app,
            {.flag = "--leave-out",
@@ -332,9 +332,10 @@ Verb calibrate_verb() {
       .name = "calibrate",
       .summary = "fit the cost models to your own runs",
       .description =
-          "Fits the constants that the data can tell (device, software stack, network) to measured step "
+          "Fits the constants that the data can determine (device, software stack, network) to measured step "
           "times by "
-          "least squares, each held to its preset as firmly as that is known, and says which moved, how far "
+          "least squares, each held to its preset as firmly as that is known, and reports which moved, how "
+          "far "
           "and how "
           "sure that is. Reads CSV files of runs (see 'sextant validate --example'), logs of Megatron-LM, "
           "Megatron-Bridge, NeMo, torchtitan, nanotron and DeepSpeed, output of nccl-tests (text or JSON), "

@@ -174,7 +174,7 @@ std::string compared_events(const std::vector<ComparedRun>& runs, bool scale) {
 
 Json compared_json(const ComparedRun& r) {
   Json one = {{"run", r.path}, {"ranks", r.runnable->file().plan.world()}};
-  if (const auto& shares = r.runnable->rests_on()) one["rests_on"] = shares_json(*shares);
+  if (const auto& shares = r.runnable->predicted_from()) one["predicted_from"] = shares_json(*shares);
   one.update(comparison_json(r.comparison));
   return one;
 }
@@ -183,7 +183,7 @@ void print_compared(Session& session, const ComparedRun& r) {
   session.terminal.out << r.path << ":\n";
   if (const auto& profile = r.runnable->profile())
     session.terminal.out << wrapped_answer(
-        session.terminal, "the step was " + rests_on_text(*profile, *r.runnable->rests_on()));
+        session.terminal, "the step was " + predicted_from_text(*profile, *r.runnable->predicted_from()));
   session.terminal.out << '\n';
   print_comparison(session, r.comparison);
 }
@@ -193,7 +193,9 @@ ExitCode run_folders(Session& session, const CompareOptions& o) {
   std::vector<ComparedRun> runs;
   for (std::size_t i = o.scale ? 0 : 1; i < o.paths.size(); ++i) {
     runs.push_back(compared_run(o.paths[i], o.scale ? "" : o.paths[0], o, session.presets()));
-    if (o.scale || i == 1) tell_former(session, runs.back().runnable->file().former);
+    const Runnable& runnable = *runs.back().runnable;
+    if (o.scale || i == 1) tell_former(session, runnable.file().former);
+    if (i == 1 && runnable.profile()) tell_former(session, runnable.profile()->table.former);
   }
   if (o.scale) make_curve(runs);
   if (!o.trace.empty()) write_trace(o.trace, compared_events(runs, o.scale));

@@ -106,7 +106,7 @@ Explained explain(const Planning& planning, const ExplainOptions& options, RankB
     const FilledPlan filled = read_key(key, q);
     e.why.push_back({filled.plan, why_not(job, filled, e.own.rejection ? best : e.chosen, by), filled.notes});
     Asked& asked = e.why.back();
-    if (q.profile && asked.answer.comparison) asked.rests_on = predict(job, filled.plan).rests_on;
+    if (q.profile && asked.answer.comparison) asked.predicted_from = predict(job, filled.plan).predicted_from;
   }
   if (e.own.rejection) return e;
   e.prediction = predict_under(job, e.chosen, by);

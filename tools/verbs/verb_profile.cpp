@@ -224,7 +224,9 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
   const nlohmann::json j = profile;
   const ExitCode ended = interrupt.stopped() ? ExitCode::interrupted : ExitCode::ok;
   if (session.common.json) {
-    print_json(session, "profile", Json::parse(j.dump()));
+    Json answer = Json::parse(j.dump());
+    answer["works"] = answer.at("operations");  // its name in version 0.1, until version 0.3
+    print_json(session, "profile", answer);
     return ended;
   }
   auto& out = session.terminal.out;

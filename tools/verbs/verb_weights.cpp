@@ -131,7 +131,7 @@ Verb weights_verb() {
       .name = "weights",
       .summary = "check a Hugging Face checkpoint, or export one",
       .description =
-          "show: reads config.json and the header of every safetensors file of a folder and says what is "
+          "show: reads config.json and the header of every safetensors file of a folder and reports what is "
           "there; whatever does not fit together is named by file and tensor. export: writes a folder that "
           "transformers loads unchanged, tensor by tensor, from the newest checkpoint of a run or from such "
           "a folder. The same format gives the same bits. Of a checkpoint the weights are read and compared "

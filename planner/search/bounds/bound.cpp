@@ -8,11 +8,11 @@ namespace sextant {
 
 namespace {
 
-struct BesideStage {
+struct OverlappedCollectives {
   double collectives = 0;  // beside compute of a stage, over the whole step
   int lanes = 0;           // of them
 };
-BesideStage beside(const PipelineTimes& p, const StateTimes& t, int stage) {
+OverlappedCollectives overlapped(const PipelineTimes& p, const StateTimes& t, int stage) {
   double regather = 0;
   for (int chunk = stage; chunk < p.pp * p.vp; chunk += p.pp)
     regather += p.microbatches * p.regather[static_cast<std::size_t>(chunk)];
@@ -28,13 +28,13 @@ BesideStage beside(const PipelineTimes& p, const StateTimes& t, int stage) {
 double alone_bound(const PipelineTimes& p, const StateTimes& t, int stage, double head, double work,
                    double beyond) {
   if (p.slows <= 0) return 0;
-  const auto [collectives, lanes] = beside(p, t, stage);
+  const auto [collectives, lanes] = overlapped(p, t, stage);
   return head + work +
          p.slows * std::max(0.0, collectives - lanes * (head + beyond + t.held)) / (1 + p.slows * lanes);
 }
 
 double forward_end(const PipelineTimes& p, std::size_t chunk, const StateTimes::Ready& r) {
-  const double head = r.head ? p.head_product : p.head_forward;
+  const double head = r.head ? p.head_gemm : p.head_forward;
   return r.seconds + r.layers * p.layer_forward[chunk] + (chunk + 1 == p.forward.size() ? head : 0.0);
 }
 
@@ -125,7 +125,7 @@ double stage_end(const PipelineTimes& p, const StateTimes& t, int stage, StageWa
   double work = m * std::max(slots.all + per_slots, slots.least),
          computed = m * (slots.all - slots.slowed + per_slots);
   double last_send = t.per_backward;  // the last gradient may leave before the slot's last reduction
-  if (!p.beside && p.pp > 1) {
+  if (!p.p2p_overlaps && p.pp > 1) {
     const BlockingSends sends = blocking_sends(p, stage);
     work += sends.all;
     computed += sends.all;
@@ -139,12 +139,12 @@ double stage_end(const PipelineTimes& p, const StateTimes& t, int stage, StageWa
   double end = std::max({p.copies[chunk], lane + on_compute, t.lane_total});
   end = std::max(end, alone_bound(p, t, stage, arrival, computed + t.on_compute));
   if (p.schedule == PipelineSchedule::zero_bubble) return end;
-  end = std::max({end, lane - last_send + way.back + way.first_tail, lane - last_send + t.last_beside});
+  end = std::max({end, lane - last_send + way.back + way.first_tail, lane - last_send + t.last_overlapped});
   // What is slowed of them goes back later; beside the way back run collectives that slow nothing of this stage.
-  const double left_after = (1 + p.slows * beside(p, t, stage).lanes) * last_send,
+  const double left_after = (1 + p.slows * overlapped(p, t, stage).lanes) * last_send,
                way_back = std::max(0.0, way.back + way.first_tail - left_after);
   end = std::max(end, alone_bound(p, t, stage, arrival, computed, way_back) + way_back);
-  if (p.vp == 1) end = std::max(end, undisturbed - last_send - slots.last_backward + t.beside_total);
+  if (p.vp == 1) end = std::max(end, undisturbed - last_send - slots.last_backward + t.overlapped_total);
   return end;
 }
 
@@ -157,7 +157,7 @@ double closed_bound(const PipelineTimes& p, const StageStates& state, double clo
   };
   StageWay way;
   // Reductions on the compute lane may fill the waits that the first stage's last backward has.
-  way.first_tail = of(0).last_beside;
+  way.first_tail = of(0).last_overlapped;
   if (!state.empty() && p.pp > 1)
     way.first_tail = std::max(way.first_tail, of(0).on_compute_last - (p.backward[0] - p.busy[0]));
   double end = 0;

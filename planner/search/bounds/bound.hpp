@@ -27,7 +27,7 @@ struct LayerTimes {
   double backward_again = 0;  // of a recomputed one, without the repeated forward
   double embedding_forward = 0, embedding_backward = 0, residual = 0;
   double head_forward = 0, head_backward = 0, head_weight = 0;
-  double head_product = 0;  // of head_forward: what follows the final norm
+  double head_gemm = 0;  // of head_forward: what follows the final norm
   double send = 0;
   double regather = 0;  // collectives beside a backward layer whose activations were kept (under SP)
   double slowed = 0;    // such a layer is at least that much longer for them, from the second on, when steady
@@ -36,12 +36,10 @@ struct LayerTimes {
   // the lane may fill them.
   double forward_wait = 0, recompute_wait = 0, backward_wait = 0;
 
-  double layer_total(bool recomputed) const {
-    return forward + weight + (recomputed ? recompute + backward_again : backward);
-  }
-  double layer_wait(bool recomputed) const {
-    return forward_wait + backward_wait + (recomputed ? recompute_wait : 0.0);
-  }
+  double layer_total() const { return forward + weight + backward; }
+  double recomputed_layer_total() const { return forward + weight + (recompute + backward_again); }
+  double layer_wait() const { return forward_wait + backward_wait; }
+  double recomputed_layer_wait() const { return forward_wait + backward_wait + recompute_wait; }
 };
 // Prices of the blocks alone, by kind and pass: what many links share.
 struct BlockTimes {
@@ -80,13 +78,13 @@ struct StageLayerTimes {
 struct PipelineTimes {
   int pp = 1, vp = 1, microbatches = 1;
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  bool beside = true;                             // transfers leave the compute lane free
+  bool p2p_overlaps = true;                       // transfers leave the compute lane free
   std::vector<double> forward, backward, weight;  // by model chunk
   // By model chunk: compute of the forward slot and of the backward slot, without waits.
   std::vector<double> busy_forward, busy;
   std::vector<double> layer_forward, layer_backward;  // by model chunk: one layer, the least
   // In the last chunk behind its layers and before their backward; in the first one behind the backward of its layers.
-  double head_forward = 0, head_product = 0, head_backward = 0, embedding_backward = 0;
+  double head_forward = 0, head_gemm = 0, head_backward = 0, embedding_backward = 0;
   std::vector<double> send;      // by stage: to the next one, and gradients back
   std::vector<double> slowed;    // by model chunk: part of `backward` that is interference
   std::vector<double> regather;  // by model chunk: collectives beside one backward slot
@@ -139,8 +137,8 @@ struct StateTimes {
     double all = 0, last = 0;  // the last bucket of it
   };
   std::vector<Copied> copied;  // to the host, by reduction; empty: nothing
-  double last_beside = 0;      // the last of those beside compute
-  double beside_total = 0;
+  double last_overlapped = 0;  // the last of those beside compute
+  double overlapped_total = 0;
   // What a backward slot of a chunk reduces in every micro-batch, beside it through a ring of two places or on its own lane:
   // the first bucket, and the seconds of all buckets, of all but the last and of all but the last two (negative where there
   // is one).
@@ -239,7 +237,7 @@ double closing_time(const Job&, const PlanLinks&);
 
 // The two copies of a tied embedding add their gradients behind the first stage's last backward, which is the last
 // backward of all. 0 where one stage holds both.
-double tied_exchange_time(const Job&, const ParallelPlan&, const PlanLinks&);
+double tied_reduction_time(const Job&, const ParallelPlan&, const PlanLinks&);
 
 // One stage whose compute lane begins at `head` at least, and has that much `work`, without what waits for others.
 // Collectives may go on for as long as `beyond` behind it.

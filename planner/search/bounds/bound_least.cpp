@@ -28,7 +28,7 @@ StageStates least_state_times(const Job& job, const ParallelPlan& plan, const Pl
   const bool every = reduces_every_microbatch(plan, rules);
   const auto seconds = [&](const Work& work) { return job.cost.price(work).duration.v; };
   const auto collective = [&](CollectiveKind kind, std::int64_t elements, const GroupShape& group) {
-    return seconds(CollectiveWork{kind, Bytes(elements * size_bytes(training.reduction)), group, false});
+    return seconds(CollectiveWork{kind, Bytes(elements * size_bytes(training.reduction)), group});
   };
   const auto state_work = [&](StateKind kind, std::int64_t elements, bool host = false) {
     return elements > 0 ? seconds(StateWork{kind, elements, training.parameter, training.gradient, host}) : 0;
@@ -52,8 +52,8 @@ StageStates least_state_times(const Job& job, const ParallelPlan& plan, const Pl
       if (links.replica.size > 1 && shards > 1)
         reduce += collective(CollectiveKind::all_reduce, slice, links.replica);
       const auto last_chunk = static_cast<std::uint16_t>(plan.vp - 1);
-      t.reductions.push_back({last_chunk, 0, true, false, reduce});
-      t.beside_total = reduce;
+      t.reductions.push_back({.chunk = last_chunk, .head = true, .seconds = reduce});
+      t.overlapped_total = reduce;
     }
     if (start == Start::known) {
       // Shares of single buckets are rounded.

@@ -213,9 +213,9 @@ double reduce_through_ring(const PipelineTimes& p, const StateTimes::Ring& ring,
 // Lanes and ways are taken by the slots of so many micro-batches.
 void leave_out(const PipelineTimes& p, int microbatches, SlotScratch& scratch) {
   for (const SlotScratch::Taken& t : scratch.taken) {
-    scratch.lane[t.lane] += microbatches * (std::max(t.span, t.held) + (p.beside ? 0 : t.send));
+    scratch.lane[t.lane] += microbatches * (std::max(t.span, t.held) + (p.p2p_overlaps ? 0 : t.send));
     scratch.left[t.lane] -= microbatches * t.compute;
-    if (p.beside) scratch.way[t.way] += microbatches * t.send;
+    if (p.p2p_overlaps) scratch.way[t.way] += microbatches * t.send;
   }
 }
 
@@ -262,8 +262,8 @@ double pass(const PipelineTimes& p, const StageStates& state, const SlotSteps& w
     left[t.lane] -= t.compute;
     if (free + left[t.lane] > hopeless) return free + left[t.lane];
     double& sent = way[t.way];
-    arrived[step.to] = sent = (p.beside ? std::max(end, sent) : free) + t.send;
-    if (!p.beside) free = sent;
+    arrived[step.to] = sent = (p.p2p_overlaps ? std::max(end, sent) : free) + t.send;
+    if (!p.p2p_overlaps) free = sent;
   }
   return 0;
 }
@@ -328,7 +328,7 @@ double computed(const PipelineTimes& p, const StateTimes& t, std::size_t stage) 
   double once = t.per_forward + t.per_backward;
   for (std::size_t i = stage; i < n_chunks; i += pp) {
     once += p.busy_forward[i] + p.busy[i] + p.weight[i];
-    if (p.beside) continue;
+    if (p.p2p_overlaps) continue;
     if (i + 1 < n_chunks) once += p.send[stage];
     if (i > 0) once += p.send[stage == 0 ? pp - 1 : stage - 1];
   }
@@ -349,7 +349,7 @@ double tail(const PipelineTimes& p, const StageStates& state, double closing, co
     end = std::max({end, lane, p.copies[s]});
     if (state.empty()) continue;
     end = std::max({end, scratch.last_busy[s] + state[s].on_compute_last, state[s].lane_total});
-    if (p.pp == 1 && !state[s].reductions.empty()) end = std::max(end, lane + state[s].last_beside);
+    if (p.pp == 1 && !state[s].reductions.empty()) end = std::max(end, lane + state[s].last_overlapped);
     double reduce = 0, copy = 0;
     const auto& copied = state[s].copied;
     for (std::size_t i = 0; i < state[s].reductions.size(); ++i) {

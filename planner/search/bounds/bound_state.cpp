@@ -51,7 +51,7 @@ class StageStateTimes {
   void reduce_gradients();
   void reduce_in_every_microbatch(const BucketView&, const SizeTimes&);
   void reduce_on_compute(const BucketView&, const SizeTimes&, bool tied);
-  void reduce_behind_backward(const BucketView&, const SizeTimes&, double exchanged);
+  void reduce_behind_backward(const BucketView&, const SizeTimes&, double tied_reduction);
   void single_stage_floors();
   void count_collectives();
   double all_gathers() const {
@@ -126,7 +126,7 @@ double StageStateTimes::reduction_of(const BucketSize& size) const {
   if (plan_.replicas() > 1)
     sum += of_.seconds(
         CollectiveWork{layout_.shards > 1 ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce,
-                       Bytes(size.elements * size_bytes(training.reduction)), links_.shard, false});
+                       Bytes(size.elements * size_bytes(training.reduction)), links_.shard});
   if (links_.replica.size > 1 && layout_.shards > 1)
     sum += of_.all_reduce(size.slice, training.reduction, links_.replica);
   if (of_.ring_gradients && !of_.host_sums) sum += of_.state_work(StateKind::accumulate, size.slice);
@@ -274,19 +274,20 @@ void StageStateTimes::reduce_gradients() {
     every_ += t.reduce;
     if (of_.ring_gradients || of_.waits) reduce_in_every_microbatch(bucket, t);
     const bool tied =
-        of_.exchanges && (bucket.first == ParameterKind::embedding || bucket.first == ParameterKind::head);
-    if (!of_.beside) {
+        of_.reduces_tied && (bucket.first == ParameterKind::embedding || bucket.first == ParameterKind::head);
+    if (!of_.overlaps) {
       reduce_on_compute(bucket, t, tied);
       if (on_host_ == 0) continue;
     }
     // With a split backward the embedding is done before the weights of layers.
     if (of_.split_backward && layout_.points[bucket.point].embedding) continue;
     // The first stage's copy is ready last; the other one is there by then.
-    reduce_behind_backward(bucket, t, tied && bucket.first == ParameterKind::embedding ? of_.exchange : 0.0);
+    reduce_behind_backward(bucket, t,
+                           tied && bucket.first == ParameterKind::embedding ? of_.tied_reduction : 0.0);
   }
   times_.reductions.assign(reductions.begin(), reductions.end());
   if (on_host_ > 0) times_.copied.assign(copied.begin(), copied.end());
-  if (of_.beside && of_.ring_gradients)
+  if (of_.overlaps && of_.ring_gradients)
     times_.lane_total = std::max(times_.lane_total, of_.microbatches * every_);
 }
 
@@ -294,7 +295,7 @@ void StageStateTimes::reduce_in_every_microbatch(const BucketView& bucket, const
   const bool shared =
       of_.job.model.tied_embeddings && plan_.pp * plan_.vp == 1;  // an embedding has a place of its own
   const double each = t.reduce;
-  held_ += t.gradient_copy + t.host_sum + (of_.beside ? each : 0.0);
+  held_ += t.gradient_copy + t.host_sum + (of_.overlaps ? each : 0.0);
   const bool through_ring = !shared || bucket.first != ParameterKind::embedding;
   if (through_ring) {
     in_ring_ += each;
@@ -314,8 +315,8 @@ void StageStateTimes::reduce_on_compute(const BucketView& bucket, const SizeTime
   if (bucket.last_chunk == 0) times_.on_compute_last += t.norm + (of_.ring_gradients ? 0.0 : t.reduce);
   // The copies of a tied embedding are reduced behind their exchange, not in the last slot.
   if (tied) {
-    times_.on_compute += of_.exchange;
-    times_.on_compute_last += of_.exchange;
+    times_.on_compute += of_.tied_reduction;
+    times_.on_compute_last += of_.tied_reduction;
   }
   if (of_.ring_gradients)
     times_.per_backward += tied ? 0.0 : t.reduce;
@@ -324,49 +325,50 @@ void StageStateTimes::reduce_on_compute(const BucketView& bucket, const SizeTime
 }
 
 // What is ready at the same time is reduced in one go.
-void StageStateTimes::reduce_behind_backward(const BucketView& bucket, const SizeTimes& t, double exchanged) {
+void StageStateTimes::reduce_behind_backward(const BucketView& bucket, const SizeTimes& t,
+                                             double tied_reduction) {
   auto& [by_size, gathers, gathered, reductions, copied] = scratch_;
   // A tied head on a stage of its own is reduced behind the exchange: what goes to the host is in another order.
-  const bool head_last = of_.exchanges && stage_ == plan_.pp - 1;
+  const bool head_last = of_.reduces_tied && stage_ == plan_.pp - 1;
   if (bucket.point != point_) {
     point_ = bucket.point;
     reductions.push_back(layout_.points[bucket.point]);
     copied.push_back({});
   }
-  const double seconds = t.reduce + t.norm + exchanged;
+  const double seconds = t.reduce + t.norm + tied_reduction;
   reductions.back().seconds += seconds;
   if (!head_last) {
     copied.back().all += t.gradient_copy;
     copied.back().last = t.gradient_copy;
   }
-  if (!of_.beside) return;
-  times_.last_beside = seconds;
-  times_.beside_total += seconds;
+  if (!of_.overlaps) return;
+  times_.last_overlapped = seconds;
+  times_.overlapped_total += seconds;
 }
 
 // Layer by layer, a unit's reduction and the fetch of the unit after the next wait for its backward and, on a lane
 // that they share, for one another; gradients of a third bucket wait for the first one's place in the ring.
 void StageStateTimes::single_stage_floors() {
   const int layers = of_.job.model.n_layers - 1 - static_cast<int>(of_.unit_ring_count);
-  const bool together = of_.beside && of_.ring_gradients && unit_gather_ > 0;
+  const bool together = of_.overlaps && of_.ring_gradients && unit_gather_ > 0;
   times_.forward_floor = layers * unit_gather_;
   times_.backward_floor = layers * (unit_gather_back_ + (together ? unit_reduce_ : 0.0));
-  if (of_.beside && of_.ring_gradients)
+  if (of_.overlaps && of_.ring_gradients)
     times_.backward_floor = std::max(times_.backward_floor, in_ring_ - 2 * largest_reduce_);
   if (of_.waits) times_.backward_floor = 0;  // its parts are in what is held up
 }
 
 // Overlapped fetches run on the reductions' lane when those are overlapped as well.
 void StageStateTimes::count_collectives() {
-  const bool fetched_beside = of_.ring_parameters && plan_.overlap_param_gather && layout_.shards > 1;
+  const bool fetch_overlaps = of_.ring_parameters && plan_.overlap_param_gather && layout_.shards > 1;
   const double reduced = (of_.ring_gradients ? of_.microbatches : 1) * every_;
   double& collectives = times_.collectives;
-  if (fetched_beside && of_.beside)
+  if (fetch_overlaps && of_.overlaps)
     times_.lane_total = std::max(times_.lane_total, of_.microbatches * fetched_ + reduced);
-  if (fetched_beside) collectives += of_.microbatches * fetched_;
+  if (fetch_overlaps) collectives += of_.microbatches * fetched_;
   if (gathers_ && plan_.overlap_param_gather) collectives += all_gathers();
-  if (of_.beside) collectives += std::max(0.0, (of_.waits ? every_ : reduced) - times_.last_beside);
-  times_.collective_lanes = (fetched_beside && plan_.overlap_grad_reduce ? 0 : (collectives > 0 ? 1 : 0)) + 1;
+  if (of_.overlaps) collectives += std::max(0.0, (of_.waits ? every_ : reduced) - times_.last_overlapped);
+  times_.collective_lanes = (fetch_overlaps && plan_.overlap_grad_reduce ? 0 : (collectives > 0 ? 1 : 0)) + 1;
 }
 
 }  // namespace

@@ -107,8 +107,8 @@ void add_ends(const BlockTimes& blocks, const LinkTimes& links, double enter, Pa
   t.embedding_forward = blocks.of(BlockKind::embedding, Pass::forward) + leave;
   t.embedding_backward = enter + blocks.of(BlockKind::embedding, Pass::backward);
   t.residual = blocks.of(BlockKind::residual, Pass::forward);
-  t.head_product = blocks.of(BlockKind::head, Pass::forward) + links.loss_gather;
-  t.head_forward = blocks.of(BlockKind::norm, Pass::forward) + enter + t.head_product;
+  t.head_gemm = blocks.of(BlockKind::head, Pass::forward) + links.loss_gather;
+  t.head_forward = blocks.of(BlockKind::norm, Pass::forward) + enter + t.head_gemm;
   t.head_backward =
       enter + blocks.of(BlockKind::head, back) + leave + blocks.of(BlockKind::norm, Pass::backward);
   if (back == Pass::backward_input) t.head_weight = enter + blocks.of(BlockKind::head, Pass::backward_weight);
@@ -120,7 +120,7 @@ LayerTimes layer_times(const ParallelPlan& plan, const BlockTimes& blocks, const
                        const StackSpec& stack) {
   const bool ring = plan.cp > 1 && stack.rules.cp_ring;
   // What the exchange over the CP ranks adds to the attention that it runs before, behind, or beside.
-  const auto exchange = [&](Pass p, double seconds) {
+  const auto collective = [&](Pass p, double seconds) {
     return ring ? std::max(0.0, seconds - blocks.of(BlockKind::attention, p)) : seconds;
   };
   const bool split = plan.schedule == PipelineSchedule::zero_bubble,
@@ -132,22 +132,22 @@ LayerTimes layer_times(const ParallelPlan& plan, const BlockTimes& blocks, const
   const auto pass = [&](Pass p) {
     return 2 * blocks.of(BlockKind::norm, p) + blocks.of(BlockKind::qkv, p) + qk_norms(p) +
            blocks.of(BlockKind::attention, p) + blocks.of(BlockKind::mlp, p) + 2 * enter + 2 * leave +
-           exchange(p, links.cp_gather);
+           collective(p, links.cp_gather);
   };
   // Mirrors planner/lowering/passes.cpp.
   LayerTimes t;
   t.forward = pass(Pass::forward);
-  if (ring) t.forward_wait = exchange(Pass::forward, links.cp_gather);
+  if (ring) t.forward_wait = collective(Pass::forward, links.cp_gather);
   if (plan.recompute.kind == RecomputeKind::full) {
     t.recompute = pass(Pass::recompute);
-    if (ring) t.recompute_wait = exchange(Pass::recompute, links.cp_gather);
+    if (ring) t.recompute_wait = collective(Pass::recompute, links.cp_gather);
   }
   const Pass back = split ? Pass::backward_input : Pass::backward;
   const double norm = blocks.of(BlockKind::norm, Pass::backward);
   const double mlp_half = enter + blocks.of(BlockKind::mlp, back) + leave + norm;
-  const double exchanged = exchange(back, links.cp_gather_backward + links.cp_scatter);
-  if (ring) t.backward_wait = exchanged;
-  const double attention_half = enter + blocks.of(BlockKind::attention, back) + exchanged +
+  const double gathered_and_scattered = collective(back, links.cp_gather_backward + links.cp_scatter);
+  if (ring) t.backward_wait = gathered_and_scattered;
+  const double attention_half = enter + blocks.of(BlockKind::attention, back) + gathered_and_scattered +
                                 qk_norms(Pass::backward) + blocks.of(BlockKind::qkv, back) + leave + norm;
   t.backward = t.backward_again = mlp_half + attention_half;
   add_ends(blocks, links, enter, back, t);
@@ -206,8 +206,8 @@ void clear_times(const ParallelPlan& plan, const StackSpec& stack, PipelineTimes
   p.pp = plan.pp;
   p.vp = plan.vp;
   p.schedule = plan.schedule;
-  p.beside = plan.schedule == PipelineSchedule::interleaved ? stack.rules.p2p_beside_compute_interleaved
-                                                            : stack.rules.p2p_beside_compute_1f1b;
+  p.p2p_overlaps = plan.schedule == PipelineSchedule::interleaved ? stack.rules.p2p_beside_compute_interleaved
+                                                                  : stack.rules.p2p_beside_compute_1f1b;
   const auto chunks = static_cast<std::size_t>(plan.pp * plan.vp);
   for (auto* list : {&p.forward, &p.backward, &p.busy_forward, &p.busy, &p.weight, &p.layer_forward,
                      &p.layer_backward, &p.slowed, &p.regather})
@@ -270,7 +270,7 @@ void add_head(const LayerTimes& t, std::size_t i, PipelineTimes& p) {
   p.backward[i] += t.head_backward;
   p.busy[i] += t.head_backward;
   p.head_forward = t.head_forward;
-  p.head_product = t.head_product;
+  p.head_gemm = t.head_gemm;
   p.head_backward = t.head_backward;
 }
 
@@ -301,10 +301,10 @@ void pipeline_times(const ParallelPlan& plan, const std::vector<LayerRange>& chu
 
 double closing_time(const Job& job, const PlanLinks& links) {
   if (!job.stack.rules.clip_gradients) return 0;
-  return job.cost.price(CollectiveWork{CollectiveKind::all_reduce, Bytes(8), links.world, false}).duration.v;
+  return job.cost.price(CollectiveWork{CollectiveKind::all_reduce, Bytes(8), links.world}).duration.v;
 }
 
-double tied_exchange_time(const Job& job, const ParallelPlan& plan, const PlanLinks& links) {
+double tied_reduction_time(const Job& job, const ParallelPlan& plan, const PlanLinks& links) {
   if (!job.model.tied_embeddings || plan.pp == 1) return 0;
   // Without a padding of buckets, and learned positions.
   std::int64_t elements =
@@ -312,7 +312,7 @@ double tied_exchange_time(const Job& job, const ParallelPlan& plan, const PlanLi
   if (reduces_every_microbatch(plan, job.stack.rules)) elements /= plan.shards();
   return job.cost
       .price(CollectiveWork{CollectiveKind::all_reduce, Bytes(elements * size_bytes(job.training.gradient)),
-                            links.tied, false})
+                            links.tied})
       .duration.v;
 }
 

@@ -19,8 +19,7 @@ struct PlanState {
 
   double seconds(const Work& work) const { return job.cost.price(work).duration.v; }
   double all_reduce(std::int64_t elements, Dtype type, const GroupShape& group) const {
-    return seconds(
-        CollectiveWork{CollectiveKind::all_reduce, Bytes(elements * size_bytes(type)), group, false});
+    return seconds(CollectiveWork{CollectiveKind::all_reduce, Bytes(elements * size_bytes(type)), group});
   }
   double state_work(StateKind kind, std::int64_t elements, bool host = false) const {
     return seconds(StateWork{kind, elements, job.training.parameter, job.training.gradient, host});
@@ -51,9 +50,9 @@ struct PlanState {
   int microbatches;
   // Every micro-batch but the first waits for each copy of gradients and its addition on the host.
   bool host_sums, waits;
-  bool beside;      // reductions run beside compute
-  bool exchanges;   // the two copies of a tied embedding
-  double exchange;  // seconds of that
+  bool overlaps;          // reductions run while compute does
+  bool reduces_tied;      // the two copies of a tied embedding
+  double tied_reduction;  // seconds of that
   std::span<const double> any_share;
   std::optional<double> most_on_host;  // of any_share
 };
@@ -71,9 +70,9 @@ inline PlanState::PlanState(const Job& of, const ParallelPlan& its_plan, const P
       microbatches(sextant::microbatches(plan, of.training)),
       host_sums(sums_gradients_on_host(plan, rules)),
       waits(host_sums && microbatches > 1),
-      beside(plan.overlap_grad_reduce && plan.replicas() > 1),
-      exchanges(of.model.tied_embeddings && plan.pp > 1),
-      exchange(tied_exchange_time(of, plan, links)),
+      overlaps(plan.overlap_grad_reduce && plan.replicas() > 1),
+      reduces_tied(of.model.tied_embeddings && plan.pp > 1),
+      tied_reduction(tied_reduction_time(of, plan, links)),
       any_share(shares) {
   if (!any_share.empty()) most_on_host = *std::ranges::max_element(any_share);
 }

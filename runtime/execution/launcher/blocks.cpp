@@ -35,12 +35,12 @@ TensorView StepLauncher::normed_of(const Op& op, const BlockWork& w) const {
 }
 
 std::vector<StepLauncher::Range> StepLauncher::gradients(const Op& op) const {
-  return all(op, OperandUse::gradient, true);
+  return all(op, OperandUse::gradient, Access::write);
 }
 
 bool StepLauncher::overwrites(const Op& op) const {
   const bool written = rules_.gradients_begin_written || reduces_every_microbatch(graph_.plan, rules_);
-  return written && !find(op, OperandUse::gradient, false);
+  return written && !find(op, OperandUse::gradient, Access::read);
 }
 std::vector<StepLauncher::Range> StepLauncher::replaced(const Op& op) const {
   return overwrites(op) ? gradients(op) : std::vector<Range>{};
@@ -191,8 +191,8 @@ void StepLauncher::norm(const Op& op, const BlockWork& w, StreamId stream) {
   u.inverse_rms = kept["inverse_rms"];
   u.weight = gain;
   u.dnormed = local(find(op, OperandUse::dx), w);
-  u.bypass = local(find(op, OperandUse::stream, false), w);  // none behind the final norm
-  u.dstream = local(find(op, OperandUse::stream, true), w);
+  u.bypass = local(find(op, OperandUse::stream, Access::read), w);  // none behind the final norm
+  u.dstream = local(find(op, OperandUse::stream, Access::write), w);
   const auto ranges = gradients(op), stale = replaced(op);
   u.dweight = weight(ranges.at(0), accumulator_of(w.dtype), 1, w.hidden);
   run(stream, [this, u, stale](const BlockContext& c) {
@@ -203,7 +203,8 @@ void StepLauncher::norm(const Op& op, const BlockWork& w, StreamId stream) {
 
 void StepLauncher::qkv(const Op& op, const BlockWork& w, StreamId stream) {
   const TensorView normed = normed_of(op, w);
-  const AttentionWeights weights = attention_weights(w, all(op, OperandUse::parameter, false), w.dtype);
+  const AttentionWeights weights =
+      attention_weights(w, all(op, OperandUse::parameter, Access::read), w.dtype);
   if (!backward(w.pass)) {
     const TensorSet kept(saved_tensors(attention_work(w)), find(op, OperandUse::kept).data);
     const QkvForward u{weights, normed, kept["q"], kept["kv"], qk_norms(w, kept)};
@@ -223,7 +224,8 @@ void StepLauncher::qkv(const Op& op, const BlockWork& w, StreamId stream) {
 
 void StepLauncher::qk_norm(const Op& op, const BlockWork& w, StreamId stream) {
   const TensorSet kept(saved_tensors(attention_work(w)), find(op, OperandUse::kept).data);
-  const AttentionWeights weights = attention_weights(w, all(op, OperandUse::parameter, false), w.dtype);
+  const AttentionWeights weights =
+      attention_weights(w, all(op, OperandUse::parameter, Access::read), w.dtype);
   const bool sums = w.kind == BlockKind::qk_sums;
   if (!backward(w.pass)) {
     const QkNormForward u{weights, qk_norms(w, kept), kept["q"], kept["kv"]};
@@ -261,7 +263,8 @@ void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) 
   BlockWork half = attention_work(w);
   const TensorSet kept(saved_tensors(half), find(op, OperandUse::kept).data);
   const TensorSet scratch(workspace_tensors(half, 0), scratch_);
-  const AttentionWeights weights = attention_weights(w, all(op, OperandUse::parameter, false), w.dtype);
+  const AttentionWeights weights =
+      attention_weights(w, all(op, OperandUse::parameter, Access::read), w.dtype);
   const std::span<const std::int32_t> documents = exchange_.documents(op.microbatch);
   const Range gathered = find(op, OperandUse::keys);
   const TensorView own = kept["kv"];
@@ -313,7 +316,7 @@ void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) 
 void StepLauncher::mlp(const Op& op, const BlockWork& w, StreamId stream) {
   const TensorSet kept(saved_tensors(w), find(op, OperandUse::kept).data);
   const TensorView normed = normed_of(op, w);
-  const MlpWeights weights = mlp_weights(w, all(op, OperandUse::parameter, false), w.dtype);
+  const MlpWeights weights = mlp_weights(w, all(op, OperandUse::parameter, Access::read), w.dtype);
   const TensorView activation(scratch_, w.dtype, w.tokens(), w.ffn);
   if (!backward(w.pass)) {
     const MlpForward u{weights,    normed,     kept["gate"],

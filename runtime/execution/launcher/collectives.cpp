@@ -69,7 +69,7 @@ void StepLauncher::activation_collective(const Op& op, OpId id, StreamId stream)
 void StepLauncher::transfer(const Op& op, OpId id, StreamId stream) {
   Communicator* ends = groups_.of(id);
   const bool sends = op.stage == at_.pp;
-  const Range data = find(op, OperandUse::activation, !sends);
+  const Range data = find(op, OperandUse::activation, sends ? Access::read : Access::write);
   SEXTANT_CHECK(data, "a transfer has a buffer at either end");
   device_.launch(stream, [=](NativeStream s) {
     if (sends)
@@ -90,7 +90,8 @@ void StepLauncher::state_collective(const Op& op, OpId id, StreamId stream) {
   };
   switch (op.role) {
     case OpRole::param_gather: {
-      const Range from = find(op, OperandUse::parameter, false), to = find(op, OperandUse::parameter, true);
+      const Range from = find(op, OperandUse::parameter, Access::read),
+                  to = find(op, OperandUse::parameter, Access::write);
       const std::int64_t slice = state_.slice(b) * size_bytes(parameter);
       const auto bytes = even(slice * group->size(), group->size());
       // Of a bucket that stands whole, the rank's own slice; of what is fetched, the range itself.
@@ -100,7 +101,7 @@ void StepLauncher::state_collective(const Op& op, OpId id, StreamId stream) {
       return device_.launch(stream, [=](NativeStream s) { group->all_gather(own, to.data, bytes, s); });
     }
     case OpRole::grad_reduce: {
-      const Range whole = find(op, OperandUse::gradient, false);
+      const Range whole = find(op, OperandUse::gradient, Access::read);
       const std::int64_t n = state_.bucket(b).elements;
       if (state_.layout().shards == 1) return sum(TensorView(whole.data, gradient, 1, n));
       const auto counts = even(n, group->size());
@@ -110,17 +111,18 @@ void StepLauncher::state_collective(const Op& op, OpId id, StreamId stream) {
       });
     }
     case OpRole::grad_replica_reduce: {
-      const Range first = find(op, OperandUse::gradient, false);  // the bucket's beginning stands for a slice
+      const Range first =
+          find(op, OperandUse::gradient, Access::read);  // the bucket's beginning stands for a slice
       return sum(TensorView(first.data + state_.shard() * state_.slice(b) * size_bytes(gradient), gradient, 1,
                             state_.slice(b)));
     }
     case OpRole::tied_reduce: {
-      const Range r = find(op, OperandUse::gradient, false);
+      const Range r = find(op, OperandUse::gradient, Access::read);
       return sum(TensorView(r.data, gradient, 1, r.bytes / size_bytes(gradient)));
     }
     default:
       SEXTANT_CHECK(op.role == OpRole::sp_reduce, "an exchange of state");
-      for (const Range& r : all(op, OperandUse::gradient, false))
+      for (const Range& r : all(op, OperandUse::gradient, Access::read))
         sum(TensorView(r.data, gradient, 1, r.bytes / size_bytes(gradient)));
   }
 }

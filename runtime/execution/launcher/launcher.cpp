@@ -138,17 +138,18 @@ StepLauncher::Range StepLauncher::find(const Op& op, OperandUse use) const {
   return {};
 }
 
-StepLauncher::Range StepLauncher::find(const Op& op, OperandUse use, bool write) const {
+StepLauncher::Range StepLauncher::find(const Op& op, OperandUse use, Access access) const {
   for (const Operand& operand : graph_.operands_of(op))
-    if (operand.use == use && operand.write == write && graph_.buffers[operand.buffer].stage == at_.pp)
+    if (operand.use == use && operand.write == (access == Access::write) &&
+        graph_.buffers[operand.buffer].stage == at_.pp)
       return range(operand);
   return {};
 }
 
-std::vector<StepLauncher::Range> StepLauncher::all(const Op& op, OperandUse use, bool write) const {
+std::vector<StepLauncher::Range> StepLauncher::all(const Op& op, OperandUse use, Access access) const {
   std::vector<Range> found;
   for (const Operand& operand : graph_.operands_of(op))
-    if (operand.use == use && operand.write == write) found.push_back(range(operand));
+    if (operand.use == use && operand.write == (access == Access::write)) found.push_back(range(operand));
   return found;
 }
 

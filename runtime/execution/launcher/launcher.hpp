@@ -68,9 +68,10 @@ class StepLauncher {
     explicit operator bool() const { return data != nullptr; }
   };
   Range range(const Operand& operand) const;
+  enum class Access : std::uint8_t { read, write };
   Range find(const Op&, OperandUse) const;  // the first of this use; empty when there is none
-  Range find(const Op&, OperandUse, bool write) const;
-  std::vector<Range> all(const Op&, OperandUse, bool write) const;
+  Range find(const Op&, OperandUse, Access) const;
+  std::vector<Range> all(const Op&, OperandUse, Access) const;
   void run(StreamId, std::function<void(const BlockContext&)> work);  // with the context of the stream
 
   bool evaluates(const Op&) const;  // is part of an evaluation

@@ -14,7 +14,7 @@ std::pair<std::size_t, std::size_t> StepLauncher::buckets(const Op& op) const {
 }
 
 void StepLauncher::zero(const Op& op, StreamId stream) {
-  const auto ranges = all(op, OperandUse::gradient, true);
+  const auto ranges = all(op, OperandUse::gradient, Access::write);
   run(stream, [this, ranges](const BlockContext& c) { set_zero(c, ranges); });
 }
 
@@ -26,9 +26,9 @@ void StepLauncher::set_zero(const BlockContext& c, const std::vector<Range>& ran
 
 // A slice that was reduced for one micro-batch; or what a tied head has summed, to its embedding's gradient.
 void StepLauncher::accumulate(const Op& op, StreamId stream) {
-  if (const Range sum = find(op, OperandUse::gradient, true)) {
+  if (const Range sum = find(op, OperandUse::gradient, Access::write)) {
     const Dtype type = state_.accumulator();
-    const Range head = find(op, OperandUse::gradient, false);
+    const Range head = find(op, OperandUse::gradient, Access::read);
     const std::int64_t n = sum.bytes / size_bytes(type);
     return run(stream, [this, from = TensorView(head.data, type, 1, n),
                         to = TensorView(sum.data, type, 1, n)](const BlockContext& c) {
@@ -37,11 +37,11 @@ void StepLauncher::accumulate(const Op& op, StreamId stream) {
   }
   const auto b = static_cast<std::size_t>(op.bucket);
   const Dtype dtype = state_.accumulator();
-  const Range ring = find(op, OperandUse::gradient, false);
+  const Range ring = find(op, OperandUse::gradient, Access::read);
   const TensorView from(ring.data + state_.shard() * state_.slice(b) * size_bytes(dtype), dtype, 1,
                         state_.slice(b));
   const TensorView to = state_.owned_gradient(b);
-  const bool first = !find(op, OperandUse::optimizer, false);  // replaces what the last step left
+  const bool first = !find(op, OperandUse::optimizer, Access::read);  // replaces what the last step left
   run(stream, [this, from, to, first](const BlockContext& c) {
     if (first)
       kernels_.cast({.source = from, .destination = to, .stream = c.stream});
@@ -113,7 +113,7 @@ void StepLauncher::copy(const Op& op, StreamId stream) {
   std::int64_t offset = 0;
   const bool out = op.role == OpRole::copy_out;
   const Range rest = find(op, OperandUse::activation);
-  for (const Range& kept : all(op, OperandUse::kept, !out)) {
+  for (const Range& kept : all(op, OperandUse::kept, out ? Access::read : Access::write)) {
     if (out)
       device_.copy(stream, rest.data + offset, host, kept.data, device, Bytes(kept.bytes));
     else
@@ -144,7 +144,7 @@ void StepLauncher::copy_state(const Op& op, StreamId stream) {
         device_.copy(stream, resting + on_device * element, Space::device,
                      static_cast<const std::byte*>(made.data), Space::host, Bytes(made.bytes()));
     } else {  // a unit that is fetched
-      const Range to = find(op, OperandUse::parameter, true);
+      const Range to = find(op, OperandUse::parameter, Access::write);
       device_.copy(stream, to.data, Space::device, resting, Space::host, Bytes(state_.slice(b) * element));
     }
   }

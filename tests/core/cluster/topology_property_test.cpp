@@ -31,12 +31,12 @@ bool nic_serves(const ClusterSpec& c, int nic, int gpu) {
 // What the header promises, taken literally: every group, every rank, every sharer; no blocks, no graph.
 GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initializer_list<Axis> axes,
                        int stage) {
-  std::vector<std::pair<int, int>> seats;  // rank -> node, GPU
+  std::vector<std::pair<int, int>> places;  // rank -> node, GPU
   for (int n = 0; n < c.nodes; ++n)
     for (int g = 0; g < c.node.gpus; ++g) {
       const bool missing = std::ranges::any_of(
           c.defects, [&](const Defect& d) { return d.missing && d.node == n && (d.gpu < 0 || d.gpu == g); });
-      if (!missing) seats.emplace_back(n, g);
+      if (!missing) places.emplace_back(n, g);
     }
   const auto factor = [&](int n, int g, double Defect::*which) {
     double f = 1;
@@ -55,9 +55,9 @@ GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initiali
   const int bundles = std::gcd(c.node.gpus, c.node.nics), per = c.node.gpus / bundles;
   const int world =
       grid.extent(Axis::tp) * grid.extent(Axis::cp) * grid.extent(Axis::dp) * grid.extent(Axis::pp);
-  const auto domain = [&](int r) { return seats[std::size_t(r)].first / c.node.domain_nodes; };
+  const auto domain = [&](int r) { return places[std::size_t(r)].first / c.node.domain_nodes; };
   const auto bundle = [&](int r) {
-    return std::pair(seats[std::size_t(r)].first, seats[std::size_t(r)].second / per);
+    return std::pair(places[std::size_t(r)].first, places[std::size_t(r)].second / per);
   };
   const auto rate = [&](std::pair<int, int> b) {
     double f = 1;
@@ -85,7 +85,7 @@ GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initiali
     std::map<int, std::vector<int>> by_domain;
     for (const int m : g) by_domain[domain(m)].push_back(m);
     const auto leaf = [&](int m) {
-      return c.fabric.leaf_nodes > 0 ? seats[std::size_t(m)].first / c.fabric.leaf_nodes : 0;
+      return c.fabric.leaf_nodes > 0 ? places[std::size_t(m)].first / c.fabric.leaf_nodes : 0;
     };
     const bool leaves_leaf = std::ranges::any_of(g, [&](int m) { return leaf(m) != leaf(g[0]); });
     std::size_t fullest = 0;
@@ -95,7 +95,7 @@ GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initiali
       std::map<std::pair<int, int>, int> mine;
       for (const int m : members) {
         ++mine[bundle(m)];
-        const auto [node, gpu] = seats[std::size_t(m)];
+        const auto [node, gpu] = places[std::size_t(m)];
         if (members.size() > 1) {
           double links = c.node.link_bandwidth.v * factor(node, gpu, &Defect::node_link_factor);
           if (c.node.link == NodeLinkKind::nvlink_mesh) {
@@ -104,7 +104,7 @@ GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initiali
               if (other != m)
                 links += c.node.link_bandwidth.v / (c.node.gpus - 1) *
                          std::min(factor(node, gpu, &Defect::node_link_factor),
-                                  factor(node, seats[std::size_t(other)].second, &Defect::node_link_factor));
+                                  factor(node, places[std::size_t(other)].second, &Defect::node_link_factor));
           }
           narrow(node_rate, links);
         }

@@ -11,16 +11,16 @@ namespace {
 
 TEST(MeasurementName, IsReadAsWhatItNames) {
   const std::vector<std::pair<const char*, Measured>> named = {
-      {"gemm bf16 8192x8192x8192", SquareProduct{Dtype::bf16, 8192}},
-      {"gemm fp32 128x128x128 on 2 ranks", SquareProduct{Dtype::fp32, 128, 2}},
+      {"gemm bf16 8192x8192x8192", SquareGemm{Dtype::bf16, 8192}},
+      {"gemm fp32 128x128x128 on 2 ranks", SquareGemm{Dtype::fp32, 128, 2}},
       {"copy device_to_device 64B", CopyWithin{Bytes(64)}},
       {"copy host_to_device 64B", CopyWork{Bytes(64), CopyDirection::host_to_device}},
       {"launch", SmallestKernel{}},
       {"launch by the host", SmallestKernel{.by_host = true}},
-      {"all_gather 4096B g6", Exchange{CollectiveKind::all_gather, Bytes(4096), 6}},
-      {"all_reduce 4096B g16 nodes2", Exchange{CollectiveKind::all_reduce, Bytes(4096), 16, 2}},
+      {"all_gather 4096B g6", MeasuredCollective{CollectiveKind::all_gather, Bytes(4096), 6}},
+      {"all_reduce 4096B g16 nodes2", MeasuredCollective{CollectiveKind::all_reduce, Bytes(4096), 16, 2}},
       {"reduce_scatter 4096B g2 one_device",
-       Exchange{CollectiveKind::reduce_scatter, Bytes(4096), 2, 1, true}},
+       MeasuredCollective{CollectiveKind::reduce_scatter, Bytes(4096), 2, 1, true}},
       {"", {}},
   };
   for (const auto& [name, of] : named) {

@@ -14,7 +14,7 @@
 
 #include <cublasLt.h>
 
-#include "kernels/cpu/tile_product.hpp"
+#include "kernels/cpu/tile_gemm.hpp"
 #include "kernels/fp8.hpp"
 #include "tests/cuda/emulation/gpu.hpp"
 
@@ -182,7 +182,7 @@ void product(const Description& d, double alpha, double beta, const Layout& la, 
 
 }  // namespace
 
-int emulation::last_product_algorithm() { return last_algorithm; }
+int emulation::last_gemm_algorithm() { return last_algorithm; }
 
 extern "C" {
 

@@ -3,6 +3,6 @@
 
 namespace emulation {
 
-int last_product_algorithm();  // 0: the slow one; -1: none yet
+int last_gemm_algorithm();  // 0: the slow one; -1: none yet
 
 }  // namespace emulation

@@ -37,7 +37,7 @@ with tempfile.TemporaryDirectory() as folder:
     measured = {m["what"] for m in facts["measurements"]}
     expect({"copy device_to_device 1048576B", "copy host_to_device 1048576B", "gemm bf16 128x128x128", "launch"} <= measured,
            f"measured: {sorted(measured)}")
-    expect(machine["works"] and any("quick" in note for note in machine["notes"]), "works of a ladder, said to be quick")
+    expect(machine["operations"] and any("quick" in note for note in machine["notes"]), "works of a ladder, said to be quick")
     expect(facts["outside_GiB"] > CONTEXT_GIB, "the ladder tells what lies outside")
 
     shared = sextant("profile", "--device", "cuda", "--quick", "--ranks", "2", "-o", "shared.json")["facts"]["measurements"]

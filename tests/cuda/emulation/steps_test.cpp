@@ -92,9 +92,9 @@ TEST(EmulatedSteps, MemoryIsThePlansToTheByte) {
 }
 
 // The rehearsed step times what the library proposes.
-TEST(EmulatedSteps, TheFastestProductIsChosen) {
+TEST(EmulatedSteps, TheFastestGemmIsChosen) {
   std::vector<int> algorithms;
-  Steps("mbs2").run([&](const StepReport&) { algorithms.push_back(emulation::last_product_algorithm()); });
+  Steps("mbs2").run([&](const StepReport&) { algorithms.push_back(emulation::last_gemm_algorithm()); });
   EXPECT_EQ(algorithms, std::vector<int>(5, 2));
 }
 

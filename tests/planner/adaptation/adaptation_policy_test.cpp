@@ -127,7 +127,7 @@ TEST(AdaptationPolicy, StaysWhenAChangeDoesNotPay) {
   MadeRun short_run(made, 107);  // two steps are left when it is seen
   short_run.go(100, 1);
   for (const Decision& d : short_run.go(107, 2)) EXPECT_EQ(d.kind, DecisionKind::stay);
-  MadeRun slight(made, 10'000);  // 1.3 against 1.25 (1 + doubt)
+  MadeRun slight(made, 10'000);  // 1.3 against 1.25 (1 + uncertainty)
   slight.go(100, 1);
   for (const Decision& d : slight.go(200, 1.3)) EXPECT_EQ(d.kind, DecisionKind::stay);
 }

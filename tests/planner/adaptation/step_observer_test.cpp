@@ -1,4 +1,4 @@
-// Unit: what a step said about the machine, from the spans of its ranks. Expectation: each rank's own work by itself, exchanges
+// Unit: what a step said about the machine, from the spans of its ranks. Expectation: each rank's own work by itself, collectives
 // between nodes by the rank that came last; the same whether ranks are told of one by one or all together.
 #include "planner/adaptation/step_observer.hpp"
 
@@ -22,7 +22,7 @@ class StepObserverTest : public ::testing::Test {
   StepObserver observer() const {
     return {graph_, std::vector<Seconds>(graph_.ops.size(), Seconds(kSound_s)), *job_.topology, 2};
   }
-  // Rank 5 computes three times as long as it should. In exchanges ranks of node 1 wait for two, the last to come for one.
+  // Rank 5 computes three times as long as it should. In collectives ranks of node 1 wait for two, the last to come for one.
   std::vector<Span> spans(int rank) const {
     std::vector<Span> spans(graph_.ops.size());
     for (OpId id = 0; id < graph_.ops.size(); ++id) {

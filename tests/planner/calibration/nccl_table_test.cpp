@@ -172,11 +172,11 @@ TEST(NcclTable, RanksSitOnTheNodesThatItNames) {
     NcclTable t = table;
     t.nodes = 1 + *std::max_element(node_of.begin(), node_of.end());
     t.ranks = static_cast<int>(node_of.size()), t.node_of = std::move(node_of);
-    std::vector<int> seats, taken(4, 0);
-    for (const int n : t.node_of) seats.push_back(8 * n + taken[static_cast<std::size_t>(n)]++);
+    std::vector<int> placed, taken(4, 0);
+    for (const int n : t.node_of) placed.push_back(8 * n + taken[static_cast<std::size_t>(n)]++);
     ClusterSpec slow = cluster;
     slow.fabric.efficiency *= 0.7;
-    const GroupShape group = Topology(slow).group_of(seats);
+    const GroupShape group = Topology(slow).group_of(placed);
     for (NcclSample& s : t.samples)
       s.time_s = price_collective({t.kind, Bytes(s.bytes), group, false},
                                   Machine(slow.device, slow.node, alone(constants)))
@@ -211,16 +211,16 @@ TEST(NcclTable, MovesStepsByTheFactorToPublishedTables) {
   const NcclBaseline* idle = nccl_baseline_of("efa-p5", networks);
   ASSERT_NE(idle, nullptr);
   EXPECT_EQ(nccl_baseline_of("hdr-8x200", networks), nullptr);
-  ClusterSpec quiet = cluster;
-  use_network(*idle, quiet.fabric);
+  ClusterSpec idle_cluster = cluster;
+  use_network(*idle, idle_cluster.fabric);
   const auto fitted = [&](double slower, const NcclBaseline* known) {
     NcclTable table = parse_nccl_table(nccl_text(2, 150, 100, "sum", 2), "ar.txt");
     std::vector<int> ranks(16);
     std::iota(ranks.begin(), ranks.end(), 0);
-    const GroupShape group = Topology(quiet).group_of(ranks);
+    const GroupShape group = Topology(idle_cluster).group_of(ranks);
     for (NcclSample& s : table.samples)
       s.time_s = slower * price_collective({table.kind, Bytes(s.bytes), group, false},
-                                           Machine(quiet.device, quiet.node, alone(constants)))
+                                           Machine(idle_cluster.device, idle_cluster.node, alone(constants)))
                               .duration.v;
     return calibrate_network(table, cluster, constants, load_calibration_rules(presets), known).constants;
   };

@@ -60,7 +60,7 @@ class ProfilePriors : public testing::Test {
       m.what = measurement_name(what), m.median_us = cost.duration.v * 1e6;
     };
     for (const int extent : {4096, 8192, 16384})
-      add(SquareProduct{Dtype::bf16, extent}, model.price(Kernel(Gemm{extent, extent, extent})));
+      add(SquareGemm{Dtype::bf16, extent}, model.price(Kernel(Gemm{extent, extent, extent})));
     const std::int64_t bytes = std::int64_t{1} << 29;
     add(CopyWithin{Bytes(bytes)}, model.price(Kernel(Pointwise{2.0 * static_cast<double>(bytes), 1})));
     for (const CopyDirection d : {CopyDirection::device_to_host, CopyDirection::host_to_device})
@@ -71,7 +71,7 @@ class ProfilePriors : public testing::Test {
       for (const CollectiveKind kind :
            {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter})
         for (const std::int64_t size : {1 << 16, 1 << 24, 1 << 28}) {
-          const Exchange e{kind, Bytes(size), ranks, 1, one_device};
+          const MeasuredCollective e{kind, Bytes(size), ranks, 1, one_device};
           CollectiveWork work = work_of(e);
           work.group = topology.group_of(*first_ranks(ranks, 1, cluster));
           add(e, model.price(work));

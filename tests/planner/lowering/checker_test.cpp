@@ -19,7 +19,7 @@ struct Layout {
   bool tied = false;
   bool every_microbatch = false;  // ZeRO-2 reduces in each backward
   bool pipelined_update = false;
-  bool p2p_beside = false;
+  bool p2p_overlaps = false;
   bool gather_beside_forward = true;
   bool tied_apart = false;
   bool fsdp = false;
@@ -34,7 +34,7 @@ StackSpec stack_of(const Layout& l) {
   StackSpec stack;
   stack.rules.reduce_every_microbatch = l.every_microbatch;
   stack.rules.pipelined_update = l.pipelined_update;
-  stack.rules.p2p_beside_compute_1f1b = l.p2p_beside;
+  stack.rules.p2p_beside_compute_1f1b = l.p2p_overlaps;
   stack.rules.gather_beside_forward = l.gather_beside_forward;
   stack.rules.tied_gradients_apart = l.tied_apart;
   stack.rules.host_sums_gradients = stack.rules.host_parameters_are_master = l.fsdp;

@@ -53,9 +53,9 @@ TEST_F(ProfiledSteps, AnEmptyTableChangesNothing) {
                      same = predict(with(job_, table), parse_plan_key(key));
     EXPECT_NEAR(same.step / plain.step, 1, 1e-12) << key;
     EXPECT_NEAR(same.exposed_share, plain.exposed_share, 1e-9) << key;
-    EXPECT_FALSE(plain.rests_on.has_value());
-    ASSERT_TRUE(same.rests_on.has_value());
-    EXPECT_EQ(same.rests_on->analytic, 1) << key;
+    EXPECT_FALSE(plain.predicted_from.has_value());
+    ASSERT_TRUE(same.predicted_from.has_value());
+    EXPECT_EQ(same.predicted_from->analytic, 1) << key;
   }
 }
 
@@ -70,7 +70,7 @@ TEST_F(ProfiledSteps, AWholeTableIsItsTimes) {
     const Job undisturbed{job_.model, job_.training, job_.cluster,  job_.topology,
                           quiet,      job_.cost,     job_.interval, job_.uncertainty};
     EXPECT_NEAR(p.step / predict(undisturbed, plan).step, 1, 1e-9) << key;
-    EXPECT_NEAR(p.rests_on->measured, 1, 1e-12) << key;
+    EXPECT_NEAR(p.predicted_from->measured, 1, 1e-12) << key;
     const ProfiledCostModel slower(table_of(job_, key, [](const Work&) { return 1.5; }), job_.cost);
     const Seconds host = measured_step(job_, plan, Seconds(0));
     EXPECT_NEAR((predict(with(job_, slower), plan).step - host) / (p.step - host), 1.5, 1e-9) << key;
@@ -84,7 +84,7 @@ TEST_F(ProfiledSteps, SharesAreOfWhatLanesRunAndWaitFor) {
                                   job_.cost);
     const Job profiled = with(job_, table);
     const Prediction p = predict(profiled, plan);
-    const CostShares& s = *p.rests_on;
+    const CostShares& s = *p.predicted_from;
     EXPECT_NEAR(s.measured + s.interpolated + s.analytic, 1, 1e-12) << key;
     const Breakdown step = step_breakdown(profiled, plan);
     const auto in = [&](TimeCategory c) { return step.mean[static_cast<std::size_t>(c)]; };
@@ -101,7 +101,7 @@ TEST_F(ProfiledSteps, WhatLiesBetweenIsInterpolated) {
   const ParallelPlan plan = parse_plan_key("dp4.pp2.z1.mbs2");
   const auto shares = [&] {
     const ProfiledCostModel table(profile, job_.cost);
-    return *predict(with(job_, table), plan).rests_on;
+    return *predict(with(job_, table), plan).predicted_from;
   };
   EXPECT_EQ(shares().interpolated, 0);
   profile.works.merge(
@@ -131,7 +131,7 @@ TEST_F(ProfiledSteps, RankedAnewByTheTable) {
     EXPECT_GE(predict(with(job_, table), r.plan).step, report.ranked.front().prediction.step);
   EXPECT_EQ(report.ranked.front().slower, 0);
   EXPECT_GE(report.ranked[2].slower, report.ranked[1].slower);
-  EXPECT_TRUE(report.ranked.front().prediction.rests_on.has_value());
+  EXPECT_TRUE(report.ranked.front().prediction.predicted_from.has_value());
   SearchReport none;
   EXPECT_EQ(rank_anew(with(job_, table), RankBy::undisturbed, 3, 0.02, none).layouts, 0U);
 }

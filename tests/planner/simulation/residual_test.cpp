@@ -129,7 +129,7 @@ class Suggest : public ::testing::Test {
   }
 };
 
-TEST_F(Suggest, EachLeavesLessDoubtAndNoneIsALayoutTwice) {
+TEST_F(Suggest, EachLeavesLessUncertaintyAndNoneIsALayoutTwice) {
   const auto runs = candidates();
   const Suggestions all = suggested(runs, runs.size());
   ASSERT_EQ(all.runs.size(), runs.size());

@@ -52,9 +52,9 @@ TEST(Simulate, ZeroBubbleShrinksTheBubbleToAThird) {
 }
 
 // Attention takes 3 forward and 6 backward, all else but the exchange over CP ranks nothing.
-struct ExchangeCost final : CostModel {
+struct CollectiveCost final : CostModel {
   double gather = 0, scatter = 0;
-  ExchangeCost(double g, double s) : gather(g), scatter(s) {}
+  CollectiveCost(double g, double s) : gather(g), scatter(s) {}
   static double rounds(Bytes bytes) {  // of the keys and values of a sequence of tiny_model(), in 16 bits
     const ModelSpec m = tiny_model();
     return static_cast<double>(bytes.v) / (2.0 * tiny_training().seq_len * 2 * m.n_kv_heads * m.head_dim);
@@ -75,7 +75,7 @@ TEST(Simulate, ARingOfKeysRunsBesideAttention) {
   ring.rules.cp_ring = true;
   const double layers = 8, m = 16;
   for (const auto& [gather, scatter] : {std::pair{1.0, 2.0}, {4.0, 1.0}, {2.0, 5.0}, {3.0, 3.0}}) {
-    const ExchangeCost cost(gather, scatter);
+    const CollectiveCost cost(gather, scatter);
     const double forward = std::max(3.0, gather), backward = std::max(6.0, gather + scatter);
     EXPECT_DOUBLE_EQ(step(lower_tiny("cp2.mbs1", 8, 16, ring), cost), m * layers * (forward + backward));
     EXPECT_DOUBLE_EQ(step(lower_tiny("cp2.mbs1.full", 8, 16, ring), cost),

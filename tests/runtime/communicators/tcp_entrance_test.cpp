@@ -1,5 +1,5 @@
 // Processes that come to a job which is under way. System: ranks as threads with connections of their own. Expectation: who has
-// the secret waits until it is given a seat, and then computes with the others; all others are refused or dropped, and those that
+// the secret waits until it is given a place, and then computes with the others; all others are refused or dropped, and those that
 // are there notice nothing. Controls: another job, another secret, a rank that is there, one that gives up.
 #include "runtime/communicators/tcp_entrance.hpp"
 
@@ -71,7 +71,7 @@ struct Job {
   }
 };
 
-TEST(TcpEntrance, WhoComesWaitsForASeatAndComputesWithTheOthers) {
+TEST(TcpEntrance, WhoComesWaitsForAPlaceAndComputesWithTheOthers) {
   Job job;
   std::string told;
   TcpWorld late = outliving(3, 4, job.port);  // as which rank it comes is not which it becomes

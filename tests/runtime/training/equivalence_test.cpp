@@ -70,7 +70,7 @@ TEST(Choices, GradientsThatBeginWrittenAreTheSameBits) {
 }
 
 // Products joined or apart: the same sums, but for the gradient of their common input, which is one sum then.
-TEST(Choices, JoinedProductsAreTheSameWithinRounding) {
+TEST(Choices, JoinedGemmsAreTheSameWithinRounding) {
   for (const char* key :
        {"mbs8", "dp2.z1.mbs1.b1K", "dp2.z3.mbs2", "tp2.sp.mbs1.dp2.z0", "cp2.mbs2", "pp2.mbs1.zb"}) {
     SmallRun joined, apart;

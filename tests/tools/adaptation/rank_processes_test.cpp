@@ -22,7 +22,7 @@ TEST(RankProcesses, ViewsAreSharedAndRankZeroIsHeard) {
     const auto rank = static_cast<std::size_t>(world.rank());
     EXPECT_EQ(processes.decides(), rank == 0);
     StepView view{.compute = std::vector<double>(kRanks),
-                  .exchanges = {INFINITY, 2.0 + static_cast<double>(rank)}};
+                  .collectives = {INFINITY, 2.0 + static_cast<double>(rank)}};
     view.compute[rank] = 1 + static_cast<double>(rank);
     silent[rank] = processes.share(view, rank != 0);  // who does not decide has nothing to say
     told[rank] = processes.share(view, rank == 0);
@@ -31,7 +31,7 @@ TEST(RankProcesses, ViewsAreSharedAndRankZeroIsHeard) {
   });
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
     EXPECT_EQ(seen[rank].compute, (std::vector<double>{1, 2, 3, 4}));
-    EXPECT_EQ(seen[rank].exchanges, (std::vector<double>{INFINITY, 2}));
+    EXPECT_EQ(seen[rank].collectives, (std::vector<double>{INFINITY, 2}));
     EXPECT_FALSE(silent[rank]);
     EXPECT_TRUE(told[rank]);
     EXPECT_EQ(heard[rank], "another layout");

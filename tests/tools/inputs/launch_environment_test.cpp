@@ -43,8 +43,8 @@ TEST(LaunchEnvironment, Torchrun) {
   EXPECT_EQ(world.address, "node7");
   EXPECT_EQ(world.port, 29400);
   EXPECT_EQ(world.secret, "of these tests alone");
-  EXPECT_EQ(launched_rank_beside(of(v)), 1);
-  EXPECT_EQ(launched_ranks_beside(of(v)), 2);
+  EXPECT_EQ(launched_local_rank(of(v)), 1);
+  EXPECT_EQ(launched_local_ranks(of(v)), 2);
   v["TORCHELASTIC_USE_AGENT_STORE"] = "True";  // its own store has the port
   EXPECT_EQ(launched_world(of(v)).port, 29401);
   v["TORCHELASTIC_RUN_ID"] = "abc";
@@ -64,8 +64,8 @@ TEST(LaunchEnvironment, Srun) {
   EXPECT_EQ(world.ranks, 16);
   EXPECT_EQ(world.address, "gpu012");
   EXPECT_EQ(world.port, 20000 + 14569) << "1234567 mod 20000, and the step";
-  EXPECT_EQ(launched_rank_beside(of(v)), 1);
-  EXPECT_EQ(launched_ranks_beside(of(v)), 4);
+  EXPECT_EQ(launched_local_rank(of(v)), 1);
+  EXPECT_EQ(launched_local_ranks(of(v)), 4);
 }
 
 TEST(LaunchEnvironment, SaysHowRanksMeetUnlessToldOtherwise) {
@@ -100,8 +100,8 @@ TEST(LaunchEnvironment, WhatIsMissingIsNamed) {
             std::string::npos);
   EXPECT_EQ(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "x"}, {"MASTER_PORT", "1"}}), "none")
       << "control";
-  EXPECT_FALSE(launched_rank_beside(of({})));
-  EXPECT_FALSE(launched_rank_beside(of({{"LOCAL_RANK", "first"}})));
+  EXPECT_FALSE(launched_local_rank(of({})));
+  EXPECT_FALSE(launched_local_rank(of({{"LOCAL_RANK", "first"}})));
 }
 
 TEST(LaunchedGpu, IsTheOneShownOrThatOfThePlace) {

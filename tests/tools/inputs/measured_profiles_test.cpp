@@ -32,15 +32,15 @@ TEST_F(Profiles, ShippedOnesAreFoundByName) {
       EXPECT_EQ(word.find('/'), std::string::npos) << "a path of the machine: " << word;
   }
   const json j = answer({"simulate", "--plan", "tiny.json", "--profile", "cpu-epyc-2"});
-  EXPECT_GT(j.at("prediction").at("rests_on").at("measured_share").get<double>() +
-                j.at("prediction").at("rests_on").at("interpolated_share").get<double>(),
+  EXPECT_GT(j.at("prediction").at("predicted_from").at("measured_share").get<double>() +
+                j.at("prediction").at("predicted_from").at("interpolated_share").get<double>(),
             0.01);
   bad_file({"simulate", "--plan", "tiny.json", "--profile", "cpu-epyc-3"},
            {"cpu-epyc-3: found no such file", "one that is shipped: ", "cpu-epyc-2"});
   write("cpu-epyc-2", json(table("tiny.json", 2)));  // a file of that name comes first
   EXPECT_EQ(answer({"simulate", "--plan", "tiny.json", "--profile", "cpu-epyc-2"})
                 .at("prediction")
-                .at("rests_on")
+                .at("predicted_from")
                 .at("measured_share"),
             1);
 }
@@ -88,7 +88,7 @@ TEST_F(Profiles, TheShippedH200PredictsItsRuns) {
                  memory = p.at("peak_memory_GiB").get<double>() / std::stod(field[4]) - 1;
     EXPECT_LE(std::abs(step), bound.at(field[0])) << field[0];
     EXPECT_LE(std::abs(memory), 0.01) << field[0];
-    EXPECT_GT(p.at("rests_on").at("measured_share").get<double>(), 0.95) << field[0];
+    EXPECT_GT(p.at("predicted_from").at("measured_share").get<double>(), 0.95) << field[0];
     EXPECT_GT(std::abs((1 + step) * 1.4 - 1), bound.at(field[0])) << "control";
     ++rows;
   }

@@ -19,15 +19,15 @@ TEST_F(Profiles, SimulateAndRunPredictTheSame) {
   const json plain = answer({"simulate", "--plan", "tiny.json"}),
              with = answer({"simulate", "--plan", "tiny.json", "--profile", "p.json"}),
              run = answer({"run", "tiny.json", "--steps", "1", "--profile", "p.json"});
-  EXPECT_FALSE(plain.contains("profile") || plain.at("prediction").contains("rests_on")) << "as before";
-  const json& shares = with.at("prediction").at("rests_on");
+  EXPECT_FALSE(plain.contains("profile") || plain.at("prediction").contains("predicted_from")) << "as before";
+  const json& shares = with.at("prediction").at("predicted_from");
   EXPECT_EQ(shares.at("measured_share"), 1);
   sums_to_one(shares);
   EXPECT_EQ(with.at("profile").at("file"), "p.json");
   EXPECT_GT(simulated(with),
             1.9 * simulated(plain));  // what is slowed by exchanges is so in the plain one alone
   EXPECT_NEAR(run.at("steps").at(0).at("predicted_step_time_s").get<double>() / simulated(with), 1, 1e-9);
-  EXPECT_EQ(run.at("rests_on"), shares);
+  EXPECT_EQ(run.at("predicted_from"), shares);
 }
 
 TEST_F(Profiles, WhatIsBetweenIsInterpolatedAndTheRestModelled) {
@@ -37,7 +37,7 @@ TEST_F(Profiles, WhatIsBetweenIsInterpolatedAndTheRestModelled) {
   std::erase_if(both.works, [](const auto& w) { return w.first.starts_with("attention backward"); });
   write("p.json", json(both));
   const json j = answer({"simulate", "--plan", "tiny.json", "--profile", "p.json"});
-  const json& shares = j.at("prediction").at("rests_on");
+  const json& shares = j.at("prediction").at("predicted_from");
   sums_to_one(shares);
   for (const char* part : {"interpolated_share", "analytic_share"})
     EXPECT_GT(shares.at(part).get<double>(), 0.05) << part;
@@ -78,7 +78,7 @@ TEST_F(Profiles, TheMachineByItselfPredictsWhatNoWorkDoes) {
     return answer({"simulate", "--plan", "tiny.json", "--profile", "p.json"});
   };
   const json as_is = predicted(bare);
-  EXPECT_EQ(as_is.at("prediction").at("rests_on").at("measured_share"), 0);
+  EXPECT_EQ(as_is.at("prediction").at("predicted_from").at("measured_share"), 0);
   EXPECT_GT(as_is.at("profile").at("constants").size(), 5U);
   for (std::size_t i = 0; i < bare.facts->measurements.size(); ++i) {
     WorkProfile slower = bare;
@@ -114,7 +114,7 @@ TEST_F(Profiles, PlansAreRankedByTheTableAndNothingIsProved) {
   EXPECT_EQ(j.at("ranked_anew").at("layouts"), 30);
   double before = 0;
   for (const json& r : j.at("ranked")) {
-    sums_to_one(r.at("rests_on"));
+    sums_to_one(r.at("predicted_from"));
     EXPECT_GE(r.at("step_time_s").get<double>(), before);
     before = r.at("step_time_s");
     const json alone = answer(Words{"simulate"} + question() +
@@ -132,13 +132,13 @@ TEST_F(Profiles, PlansAreRankedByTheTableAndNothingIsProved) {
 TEST_F(Profiles, ExplainComparesByTheTable) {
   write("p.json", json(table("tiny.json", 3)));
   const json j = answer({"explain", "tiny.json", "--profile", "p.json", "--why", "tp2.z0.mbs2", "--quick"});
-  EXPECT_EQ(j.at("chosen").at("rests_on").at("measured_share"), 1);
+  EXPECT_EQ(j.at("chosen").at("predicted_from").at("measured_share"), 1);
   EXPECT_FALSE(j.at("exact").get<bool>());
   const json& why = j.at("why_not").at(0);
-  EXPECT_LT(why.at("rests_on").at("measured_share").get<double>(), 0.5);
+  EXPECT_LT(why.at("predicted_from").at("measured_share").get<double>(), 0.5);
   EXPECT_NEAR(why.at("comparison").at("chosen_step_time_s").get<double>(), j.at("chosen").at("step_time_s"),
               1e-12);
-  EXPECT_EQ(answer({"explain", "tiny.json", "--quick"}).at("chosen").contains("rests_on"), false);
+  EXPECT_EQ(answer({"explain", "tiny.json", "--quick"}).at("chosen").contains("predicted_from"), false);
 }
 
 TEST_F(Profiles, RefusalsSayWhatToDo) {
@@ -158,7 +158,7 @@ TEST_F(Profiles, RefusalsSayWhatToDo) {
   write("unknown.json", json(unknown));
   write("vast.json", json(vast));
   json spoilt = json(good);
-  spoilt["works"]["mlp sideways"] = spoilt["works"].begin().value();
+  spoilt["operations"]["mlp sideways"] = spoilt["operations"].begin().value();
   write("spoilt.json", spoilt);
   for (const Words& verb : {Words{"simulate", "--plan", "tiny.json"}, Words{"explain", "tiny.json"},
                             Words{"plan"} + question()}) {
@@ -169,9 +169,9 @@ TEST_F(Profiles, RefusalsSayWhatToDo) {
     bad_file(with("other.json"), {"other.json: machine: found NVIDIA H100 80GB HBM3",
                                   "expected a profile of cpu", "says nothing about another"});
     bad_file(with("nameless.json"), {"machine: found (not stated)"});
-    bad_file(with("none.json"), {"none.json: works: found none", "or of the machine by itself",
+    bad_file(with("none.json"), {"none.json: operations: found none", "or of the machine by itself",
                                  "sextant profile --for plan.json"});
-    bad_file(with("unknown.json"), {"unknown.json: works: found none", "or of the machine by itself"});
+    bad_file(with("unknown.json"), {"unknown.json: operations: found none", "or of the machine by itself"});
     bad_file(with("vast.json"), {"vast.json: facts.outside_GiB: found 1e+300"});
     bad_file(with("spoilt.json"), {"mlp sideways"});
   }

@@ -63,7 +63,7 @@ TEST_F(RunCheckpoints, WhatIsNotGivenIsAsItWas) {
             ExitCode::ok);
   const Words options = {"--save-every", "4",      "--keep-last",  "3", "--keep-every",   "4",
                          "--data",       "tokens", "--eval-every", "4", "--eval-batches", "1",
-                         "--products",   "exact"};
+                         "--gemms",      "exact"};
   good(Words{"two.json", "--steps", "24", "-o", "whole"} + options);
   good(Words{"two.json", "--steps", "12", "-o", "run"} + options);
   const auto before = saved("run");
@@ -219,7 +219,7 @@ TEST_F(RunCheckpoints, LinesAreAsWideAsTheTerminal) {
     for (std::string line; std::getline(lines, line);) most = std::max(most, display_width(line));
     return std::pair{most, o.out};
   };
-  const Words first = {"two.json", "--steps", "6", "--save-every", "2", "--products", "exact"};
+  const Words first = {"two.json", "--steps", "6", "--save-every", "2", "--gemms", "exact"};
   const Words on = {"--resume", "--save-every", "3", "--keep-last", "4", "--lr", "0.5", "--steps", "9"};
   EXPECT_LE(widest(first + Words{"-o", "narrow"}, 80).first, 80);
   EXPECT_LE(widest(on + Words{"-o", "narrow"}, 80).first, 80);

@@ -54,7 +54,7 @@ class AdaptiveRuns : public ::testing::Test {
                                      "16",
                                      "--steps",
                                      std::to_string(steps),
-                                     "--products",
+                                     "--gemms",
                                      "exact",
                                      "-o",
                                      dir_ / name};

@@ -105,7 +105,7 @@ TEST(CalibrateVerb, StartsFromAProfileOfTheDevice) {
           .write(
               "profile.json",
               R"({"schema": "sextant.profile/1", "machine": "NVIDIA A100-SXM4-80GB, cuBLASLt", "date": "2026-11-20",
-                     "works": {"state update n1000000000 bf16 fp32": {"mean_us": 25000, "median_us": 25000},
+                     "operations": {"state update n1000000000 bf16 fp32": {"mean_us": 25000, "median_us": 25000},
                                "state norm n1000000000 bf16 fp32": {"mean_us": 8000, "median_us": 8000}}})")
           .string();
   const std::string file = (folder.path() / "c.json").string();
@@ -127,7 +127,7 @@ TEST(CalibrateVerb, StartsFromAProfileOfTheDevice) {
   const std::string log = folder.write("train.log", call({"calibrate", "--example"}).out).string();
   const auto both = call(with_question({"calibrate", "--profile", profile, "--log", log, "--json"}));
   ASSERT_EQ(both.code, ExitCode::ok) << both.err;
-  EXPECT_EQ(Json::parse(both.out).at("profiles").at(0).at("works"), 2);
+  EXPECT_EQ(Json::parse(both.out).at("profiles").at(0).at("measured_operations"), 2);
   const auto other = call({"calibrate", "--profile", profile, "--cluster", "8x8xh100"});
   EXPECT_EQ(other.code, ExitCode::bad_input);
   EXPECT_NE(other.err.find("A100-SXM4-80GB"), std::string::npos) << other.err;

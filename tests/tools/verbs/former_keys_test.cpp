@@ -8,7 +8,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/json_digest.hpp"
+#include "core/base/json_io.hpp"
 #include "core/plan/plan_file.hpp"
+#include "tests/tools/inputs/profiles.hpp"
 #include "tests/tools/verbs/call.hpp"
 
 namespace sextant {
@@ -38,6 +41,13 @@ std::set<std::string> missing(const std::set<std::string>& former, const std::se
   return out;
 }
 
+// The command did what it was asked, and said on one line of stderr what of it was former.
+void expect_one_line(const Called& told, const std::string& what) {
+  EXPECT_EQ(told.code, ExitCode::ok) << what << told.err;
+  EXPECT_TRUE(told.err.starts_with("warning: ")) << what << ": " << told.err;
+  EXPECT_EQ(std::ranges::count(told.err, '\n'), 1) << what << ": " << told.err;
+}
+
 TEST(FormerKeys, OfAnswersStandBesideThePresentOnes) {
   const Json former = Json::parse(std::ifstream(kFolder + "answer.json"));
   const Called called = call({"plan", "--model", "llama-3.2-1b", "--cluster", "1x8xh100", "--seq-len", "4096",
@@ -47,6 +57,11 @@ TEST(FormerKeys, OfAnswersStandBesideThePresentOnes) {
   EXPECT_EQ(missing(keys_of(former), keys_of(now)), std::set<std::string>{});
   EXPECT_EQ(now.at("fates").at("bounded_away"), now.at("outcomes").at("pruned_by_bound"));
   EXPECT_FALSE(now.at("outcomes").contains("bounded_away"));
+  const auto says = [](const Json& answer, const char* key, const char* value) {
+    return std::ranges::any_of(answer.at("examples"), [&](const Json& e) { return e.at(key) == value; });
+  };
+  EXPECT_TRUE(says(former, "fate", "contradiction") && says(now, "fate", "contradiction"));
+  EXPECT_TRUE(says(now, "outcome", "inconsistent") && !says(now, "fate", "inconsistent"));
   // The comparison sees a key that went away.
   Json less = now;
   less.at("ranked").at(0).erase("step_time_s");
@@ -61,16 +76,52 @@ TEST(FormerKeys, OfPlanFilesAreRead) {
     Words words = {verb};
     words.insert(words.end(), stated.begin(), stated.end());
     if (words.front() == "explain") words.insert(words.end(), {"--quick", "--top", "1"});
-    const Called told = call(words);
-    EXPECT_EQ(told.code, ExitCode::ok) << verb << told.err;
-    EXPECT_TRUE(told.err.starts_with("warning: ")) << verb << ": " << told.err;
-    EXPECT_EQ(std::ranges::count(told.err, '\n'), 1) << verb << ": " << told.err;
+    expect_one_line(call(words), verb);
   }
   // A plan file of today is read without a word.
   const TempDir dir;
   const std::string today = (dir.path() / "plan.json").string();
   save_plan_file(today, file);
   EXPECT_EQ(call({"simulate", "--plan", today}).err, "");
+}
+
+class FormerFiles : public bad_input::Profiles {};
+
+TEST_F(FormerFiles, OfProfilesAreRead) {
+  Json former = table("tiny.json", 2);
+  write("today.json", former);
+  former["works"] = former.at("operations");
+  former.erase("operations");
+  write("former.json", former);
+  const Words simulate = {"simulate", "--plan", "tiny.json", "--json", "--profile"};
+  const Called today = call(simulate + Words{"today.json"}), read = call(simulate + Words{"former.json"});
+  EXPECT_EQ(today.err, "");
+  expect_one_line(read, "simulate");
+  const Json now = Json::parse(read.out);
+  EXPECT_EQ(now.at("prediction"), Json::parse(today.out).at("prediction"));
+  EXPECT_EQ(now.at("prediction").at("rests_on"), now.at("prediction").at("predicted_from"));
+  EXPECT_EQ(now.at("profile").at("works"), now.at("profile").at("measured_operations"));
+  expect_one_line(call({"run", "tiny.json", "--steps", "1", "--json", "--profile", "former.json"}), "run");
+  expect_one_line(call({"calibrate", "--profile", "former.json", "--cluster", "laptop", "--stack", "sextant",
+                        "-o", "calibration.json"}),
+                  "calibrate");
+}
+
+TEST_F(FormerFiles, OptionsOfRunsAreRead) {
+  const Words exact = {"run", "tiny.json", "--steps", "2", "-o", "run"};
+  expect_one_line(call(exact + Words{"--products=exact"}), "--products=exact");
+  expect_one_line(call({"run", "tiny.json", "--steps", "1", "--products", "exact"}), "--products exact");
+  EXPECT_EQ(call({"run", "tiny.json", "--steps", "1", "--gemms", "exact"}).err, "");
+  Json options = read_json_file("run/options.json");
+  EXPECT_EQ(options.at("gemms"), "exact");
+  options["products"] = options.at("gemms");
+  options.erase("gemms");
+  options["digest"] = digest_without(options, {"digest"});
+  write("run/options.json", options);
+  const Called resumed = call({"run", "-o", "run", "--resume", "--steps", "3"});
+  expect_one_line(resumed, "--resume");
+  EXPECT_NE(resumed.out.find("as in the run so far: --gemms exact"), std::string::npos) << resumed.out;
+  EXPECT_EQ(read_json_file("run/options.json").at("gemms"), "exact");
 }
 
 }  // namespace

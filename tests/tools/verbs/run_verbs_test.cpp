@@ -104,7 +104,7 @@ TEST_F(RunVerbs, MoreTensorParallelRanksThanKeyValueHeads) {
 }
 
 // As many as are needed: sums in fp64 are the same whatever the threads.
-TEST_F(RunVerbs, ExactProductsDoNotDependOnThreads) {
+TEST_F(RunVerbs, ExactGemmsDoNotDependOnThreads) {
   const auto losses = [](const Words& how) {
     const Called o = call(Words{"run", "two.json", "--steps", "2", "--json"} + how);
     EXPECT_EQ(o.code, ExitCode::ok) << o.err;
@@ -113,10 +113,10 @@ TEST_F(RunVerbs, ExactProductsDoNotDependOnThreads) {
     for (const auto& step : answer.at("steps")) all.push_back(step.at("loss"));
     return all;
   };
-  const auto exact = losses({"--products", "exact", "--threads", "1"});
-  EXPECT_EQ(exact, losses({"--products", "exact", "--threads", "3"}));
+  const auto exact = losses({"--gemms", "exact", "--threads", "1"});
+  EXPECT_EQ(exact, losses({"--gemms", "exact", "--threads", "3"}));
   EXPECT_NE(exact, losses({"--threads", "1"})) << "control";
-  usage({"run", "two.json", "--products", "exakt"}, {"one of fast, proposed, exact"});
+  usage({"run", "two.json", "--gemms", "exakt"}, {"one of fast, proposed, exact"});
 }
 
 TEST_F(RunVerbs, FoldersThatCannotBeWritten) {
@@ -231,16 +231,16 @@ TEST_F(RunVerbs, ProfilesThatAreNone) {
     bad_file({"run", "two.json", "--profile", "bad.json"}, Words{"bad.json"} + told);
   };
   spoilt([](json& j) { j["schema"] = "sextant.plan/1"; }, {"schema"});
-  spoilt([](json& j) { j["works"]["no such work"] = j["works"].front(); }, {"no such work"});
-  spoilt([](json& j) { j["works"].front()["median_us"] = -1; }, {"median_us"});
-  spoilt([](json& j) { j["works"] = 3; }, {"works"});
+  spoilt([](json& j) { j["operations"]["no such work"] = j["operations"].front(); }, {"no such work"});
+  spoilt([](json& j) { j["operations"].front()["median_us"] = -1; }, {"median_us"});
+  spoilt([](json& j) { j["operations"] = 3; }, {"operations"});
   write("bad.json", text_of("good.json").substr(0, 100));
   bad_file({"run", "two.json", "--profile", "bad.json"}, {"bad.json"});
   bad_file({"run", "two.json", "--profile", "absent.json"}, {"absent.json", "no such file"});
   bad_file({"run", "two.json", "--profile", "two.json"}, {"two.json", "schema", "sextant profile --for"});
   EXPECT_EQ(call({"run", "two.json", "--profile", "two.json"}).err.find("unknown field"), std::string::npos);
   json other = good;
-  other["works"] = json::object();
+  other["operations"] = json::object();
   write("other.json", other);
   const auto run = call({"run", "two.json", "--steps", "1", "--profile", "other.json"});
   EXPECT_NE(run.out.find("a profile of other plans"), std::string::npos) << run.out;

@@ -13,7 +13,7 @@
 namespace sextant::testing {
 namespace {
 
-class CudaProducts : public GpuTest {};
+class CudaGemms : public GpuTest {};
 
 struct AttentionCase {
   int batch, heads, kv_heads, d, seq, cp = 1, rank = 0;
@@ -37,11 +37,11 @@ class AttentionTrial {
  public:
   AttentionTrial(Dtype dtype, const AttentionCase& c)
       : dtype_(dtype),
-        c_(c),
+        case_(c),
         q_positions_(context_positions(c.seq, c.cp, c.rank)),
         k_positions_(gathered_positions(c.seq, c.cp)),
         documents_(documents_of(c)),
-        q_(dtype, q_rows(), q_cols()),
+        queries_(dtype, q_rows(), q_cols()),
         kv_(dtype, k_rows(), 2 * k_cols()),
         dout_(dtype, q_rows(), q_cols()) {}
 
@@ -55,28 +55,28 @@ class AttentionTrial {
   void run(const KernelTable& gpu_table, const Wrong& wrong) const {
     on_both(gpu_table, [&](const KernelTable& k, bool gpu, NativeStream stream) {
       const Wrong told = gpu ? wrong : Wrong();
-      AttentionShape shape{.batch = c_.batch,
-                           .heads = c_.heads,
-                           .kv_heads = c_.kv_heads,
-                           .head_dim = c_.d,
+      AttentionShape shape{.batch = case_.batch,
+                           .heads = case_.heads,
+                           .kv_heads = case_.kv_heads,
+                           .head_dim = case_.d,
                            .q_positions = q_positions_.on(gpu),
                            .k_positions = k_positions_.on(gpu),
-                           .window = c_.window + told.window,
-                           .segments = c_.cp,
-                           .scale = told.of_the_scale / std::sqrt(static_cast<double>(c_.d))};
-      if (c_.documents && !told.no_documents) shape.q_documents = documents_.on(gpu);
-      if (c_.alibi && !told.no_distances) shape.slopes = slopes_.on(gpu);
+                           .window = case_.window + told.window,
+                           .segments = case_.cp,
+                           .scale = told.of_the_scale / std::sqrt(static_cast<double>(case_.d))};
+      if (case_.documents && !told.no_documents) shape.q_documents = documents_.on(gpu);
+      if (case_.alibi && !told.no_distances) shape.slopes = slopes_.on(gpu);
       const auto keys = [&](const Twin& x) { return x.on(gpu).column_range(0, k_cols()); };
       const auto values = [&](const Twin& x) { return x.on(gpu).column_range(k_cols(), k_cols()); };
       k.attention_forward({.shape = shape,
-                           .q = q_.on(gpu),
+                           .q = queries_.on(gpu),
                            .k = keys(kv_),
                            .v = values(kv_),
                            .out = out_.on(gpu),
                            .lse = lse_.on(gpu),
                            .stream = stream});
       k.attention_backward({.shape = shape,
-                            .q = q_.on(gpu),
+                            .q = queries_.on(gpu),
                             .k = keys(kv_),
                             .v = values(kv_),
                             .out = out_.on(gpu),
@@ -101,31 +101,31 @@ class AttentionTrial {
       if (!(distance <= limit)) found += fmt::format("{} {:.1e} ", name, distance);
     };
     compare("out", out_, 0, q_cols(), bound);
-    compare("lse", lse_, 0, c_.heads, dtype_ == Dtype::bf16 ? 1e-4 : bound_of(wide_, 3));
+    compare("lse", lse_, 0, case_.heads, dtype_ == Dtype::bf16 ? 1e-4 : bound_of(wide_, 3));
     compare("dv", dkv_, k_cols(), k_cols(), bound);
-    if (c_.seq == 1 || c_.window == 1) return found;  // of one key dq and dk are but rounding
+    if (case_.seq == 1 || case_.window == 1) return found;  // of one key dq and dk are but rounding
     compare("dq", dq_, 0, q_cols(), bound);
     compare("dk", dkv_, 0, k_cols(), bound);
     return found;
   }
 
  private:
-  std::int64_t q_rows() const { return k_rows() / c_.cp; }
-  std::int64_t k_rows() const { return std::int64_t{c_.batch} * c_.seq; }
-  std::int64_t q_cols() const { return std::int64_t{c_.heads} * c_.d; }
-  std::int64_t k_cols() const { return std::int64_t{c_.kv_heads} * c_.d; }
+  std::int64_t q_rows() const { return k_rows() / case_.cp; }
+  std::int64_t k_rows() const { return std::int64_t{case_.batch} * case_.seq; }
+  std::int64_t q_cols() const { return std::int64_t{case_.heads} * case_.d; }
+  std::int64_t k_cols() const { return std::int64_t{case_.kv_heads} * case_.d; }
 
   Dtype dtype_;
-  AttentionCase c_;
+  AttentionCase case_;
   Dtype wide_ = accumulator_of(dtype_);
   TwinList q_positions_, k_positions_, documents_;
-  Twin q_, kv_, dout_;  // kv and dkv: keys, then values
-  Twin out_ = Twin::poisoned(dtype_, q_rows(), q_cols()), lse_ = Twin::poisoned(wide_, q_rows(), c_.heads),
+  Twin queries_, kv_, dout_;  // kv and dkv: keys, then values
+  Twin out_ = Twin::poisoned(dtype_, q_rows(), q_cols()), lse_ = Twin::poisoned(wide_, q_rows(), case_.heads),
        dq_ = Twin::poisoned(dtype_, q_rows(), q_cols()),
        dkv_ = Twin::poisoned(dtype_, k_rows(), 2 * k_cols()),
-       workspace_ =
-           Twin::poisoned(wide_, 1, attention_core_elements(c_.seq / c_.cp, c_.heads, c_.kv_heads, c_.d)),
-       slopes_ = Twin(wide_, 1, c_.heads, alibi_slopes(c_.heads));
+       workspace_ = Twin::poisoned(
+           wide_, 1, attention_core_elements(case_.seq / case_.cp, case_.heads, case_.kv_heads, case_.d)),
+       slopes_ = Twin(wide_, 1, case_.heads, alibi_slopes(case_.heads));
 };
 
 // Heads that models have, alone and in groups, over few tokens and many; and what is odd, or over several ranks.
@@ -160,11 +160,11 @@ void expect_attention(bool reference) {
                                              c.heads * 100 + c.kv_heads * 10 + c.cp);
     }
 }
-TEST_F(CudaProducts, AttentionByTiles) { expect_attention(true); }
-TEST_F(CudaProducts, AttentionByTheLibrary) { expect_attention(false); }
+TEST_F(CudaGemms, AttentionByTiles) { expect_attention(true); }
+TEST_F(CudaGemms, AttentionByTheLibrary) { expect_attention(false); }
 
 // Own tiles give the same figures, many times later: whether the library served is asked by itself.
-TEST_F(CudaProducts, TheLibraryServesPlainAttention) {
+TEST_F(CudaGemms, TheLibraryServesPlainAttention) {
   if (cuda_libraries().attention.empty()) GTEST_SKIP() << "cuDNN was not found";
   for (const int d : {64, 128})
     for (const int kv_heads : {1, 2, 8}) {
@@ -222,11 +222,11 @@ void expect_masks(bool reference) {
     }
   }
 }
-TEST_F(CudaProducts, MasksByTiles) { expect_masks(true); }
-TEST_F(CudaProducts, MasksByTheLibrary) { expect_masks(false); }
+TEST_F(CudaGemms, MasksByTiles) { expect_masks(true); }
+TEST_F(CudaGemms, MasksByTheLibrary) { expect_masks(false); }
 
 // Negative controls: a window that is a key too wide, distances and documents that are left out.
-TEST_F(CudaProducts, AnotherMaskIsSeen) {
+TEST_F(CudaGemms, AnotherMaskIsSeen) {
   for (const bool reference : {true, false}) {
     const auto seen = [&](const AttentionCase& c, const AttentionTrial::Wrong& wrong) {
       const AttentionTrial trial(Dtype::bf16, c);
@@ -244,7 +244,7 @@ TEST_F(CudaProducts, AnotherMaskIsSeen) {
 
 // Own tiles read nothing of tiles of keys that the window hides as a whole: what is NaN there is seen nowhere, and is seen
 // where the window reaches it.
-TEST_F(CudaProducts, TilesOutsideOfTheWindowAreSkipped) {
+TEST_F(CudaGemms, TilesOutsideOfTheWindowAreSkipped) {
   constexpr int kSeq = 96, kD = 16;
   const auto sums = [&](int window) {
     std::vector<std::int32_t> places(kSeq);
@@ -295,7 +295,7 @@ TEST_F(CudaProducts, TilesOutsideOfTheWindowAreSkipped) {
 }
 
 // Negative control: a scale that is a twentieth off shows in all that depends on it, by tiles and by the library.
-TEST_F(CudaProducts, AttentionOfAnotherScaleIsSeen) {
+TEST_F(CudaGemms, AttentionOfAnotherScaleIsSeen) {
   for (const bool reference : {true, false})
     for (const Dtype dtype : kDtypes) {
       const AttentionTrial trial(dtype, {1, 2, 1, 64, 9});
@@ -307,7 +307,7 @@ TEST_F(CudaProducts, AttentionOfAnotherScaleIsSeen) {
 }
 
 // What shared memory does not hold is refused with its size, and nothing runs into it.
-TEST_F(CudaProducts, HeadsBeyondTheSharedMemoryAreRefused) {
+TEST_F(CudaGemms, HeadsBeyondTheSharedMemoryAreRefused) {
   const auto said = [&](Dtype dtype, int d) -> std::string {
     const Dtype wide = accumulator_of(dtype);
     const TwinList positions({0, 1, 2});
@@ -349,7 +349,7 @@ TEST_F(CudaProducts, HeadsBeyondTheSharedMemoryAreRefused) {
   EXPECT_NE(said(Dtype::bf16, 264).find("at most 256 channels"), std::string::npos);
 }
 
-void expect_products(bool reference) {
+void expect_gemms(bool reference) {
   struct Extent {
     std::int64_t m, n, k;
   };
@@ -381,8 +381,8 @@ void expect_products(bool reference) {
           }
         }
 }
-TEST_F(CudaProducts, MatrixProductsByTiles) { expect_products(true); }
-TEST_F(CudaProducts, MatrixProductsByTheLibrary) { expect_products(false); }
+TEST_F(CudaGemms, GemmsByTiles) { expect_gemms(true); }
+TEST_F(CudaGemms, GemmsByTheLibrary) { expect_gemms(false); }
 
 }  // namespace
 }  // namespace sextant::testing

@@ -36,7 +36,7 @@ struct StridedOperand {
 
 // c[m, n] (+)= a[m, k] * b[k, n], T float or double, n a multiple of kVectorWidth<T>.
 template <class T>
-void tile_product(std::int64_t m, std::int64_t n, std::int64_t k, StridedOperand<T> a, const T* b,
-                  std::int64_t ldb, T* c, std::int64_t ldc, bool accumulate);
+void tile_gemm(std::int64_t m, std::int64_t n, std::int64_t k, StridedOperand<T> a, const T* b,
+               std::int64_t ldb, T* c, std::int64_t ldc, bool accumulate);
 
 }  // namespace sextant::cpu

@@ -1,6 +1,6 @@
 // The one CPU file compiled with contraction on: `sum += left * right` is a fused multiply-add wherever the
 // machine has one, and there is nothing else in it that could be contracted.
-#include "kernels/cpu/tile_product.hpp"
+#include "kernels/cpu/tile_gemm.hpp"
 
 #include <cstring>
 
@@ -53,17 +53,17 @@ inline void all_rows(std::int64_t m, std::int64_t k, StridedOperand<T> a, const 
 }  // namespace
 
 template <class T>
-void tile_product(std::int64_t m, std::int64_t n, std::int64_t k, StridedOperand<T> a, const T* b,
-                  std::int64_t ldb, T* c, std::int64_t ldc, bool accumulate) {
+void tile_gemm(std::int64_t m, std::int64_t n, std::int64_t k, StridedOperand<T> a, const T* b,
+               std::int64_t ldb, T* c, std::int64_t ldc, bool accumulate) {
   constexpr std::int64_t w = kVectorWidth<T>;
   std::int64_t j = 0;
   for (; j + 2 * w <= n; j += 2 * w) all_rows<T, 2>(m, k, a, b + j, ldb, c + j, ldc, accumulate);
   for (; j < n; j += w) all_rows<T, 1>(m, k, a, b + j, ldb, c + j, ldc, accumulate);
 }
 
-template void tile_product<float>(std::int64_t, std::int64_t, std::int64_t, StridedOperand<float>,
-                                  const float*, std::int64_t, float*, std::int64_t, bool);
-template void tile_product<double>(std::int64_t, std::int64_t, std::int64_t, StridedOperand<double>,
-                                   const double*, std::int64_t, double*, std::int64_t, bool);
+template void tile_gemm<float>(std::int64_t, std::int64_t, std::int64_t, StridedOperand<float>, const float*,
+                               std::int64_t, float*, std::int64_t, bool);
+template void tile_gemm<double>(std::int64_t, std::int64_t, std::int64_t, StridedOperand<double>,
+                                const double*, std::int64_t, double*, std::int64_t, bool);
 
 }  // namespace sextant::cpu
