@@ -146,11 +146,15 @@ class Pool {
     Judged j = judged(r.plan, job_.model.n_layers, job_.cluster, job_.stack.can);
     const Evidence known = evidence_of(job_, evidence_, r.plan);
     j.unusual += static_cast<int>(known.far.size());
-    j.step = r.prediction.step.v, j.half_width = half_width_of(r.prediction);
+    j.step = r.prediction.step.v;
+    j.half_width = half_width_of(r.prediction);
     j.oom_chance = r.prediction.chance_of_overflow;
-    j.like_runs = known.like_runs(), j.doublings = known.doublings, j.well_known = known.well_known();
+    j.like_runs = known.like_runs();
+    j.doublings = known.doublings;
+    j.well_known = known.well_known();
     j.room_on_host = r.prediction.memory.host_of_node <= room_on_host();
-    plans_.push_back(r), judged_.push_back(j);
+    plans_.push_back(r);
+    judged_.push_back(j);
   }
   Bytes room_on_host() const {
     return Bytes(

@@ -171,7 +171,10 @@ class CudaDevice final : public Device {
   MemoryUse memory(Space space) const override {
     const std::lock_guard lock(mutex_);
     MemoryUse use = use_[static_cast<std::size_t>(space)];
-    if (space == Space::device) use.used += Bytes(scratch_), use.peak += Bytes(scratch_);
+    if (space == Space::device) {
+      use.used += Bytes(scratch_);
+      use.peak += Bytes(scratch_);
+    }
     return use;
   }
   void transfer(void* to, const void* from, Bytes bytes) override {
@@ -366,7 +369,8 @@ std::vector<CudaGpu> cuda_gpus(std::string& why_none) {
     CudaGpu gpu;
     gpu.name = p.name;
     gpu.memory = Bytes(static_cast<std::int64_t>(p.totalGlobalMem));
-    gpu.major = p.major, gpu.minor = p.minor;
+    gpu.major = p.major;
+    gpu.minor = p.minor;
     gpu.multiprocessors = p.multiProcessorCount;
     gpu.level2 = Bytes(p.l2CacheSize);
     if (p.major < 8)

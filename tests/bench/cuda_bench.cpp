@@ -75,6 +75,7 @@ Json products(Bench& b) {
   return out;
 }
 
+// NOLINTNEXTLINE(readability-function-size): of each shape its operands, two timings and a row of the table
 Json attention(Bench& b) {
   Json out = Json::array();
   struct Shape {
@@ -89,7 +90,8 @@ Json attention(Bench& b) {
                     {1, 32, 8, 128, 8192},
                     {1, 32, 8, 128, 8192, 1024},
                     {1, 40, 40, 128, 4096, 0, true}}) {
-      c.seq = static_cast<int>(b.extent(c.seq)), c.window = std::min(c.window, c.seq / 8);
+      c.seq = static_cast<int>(b.extent(c.seq));
+      c.window = std::min(c.window, c.seq / 8);
       const std::int64_t rows = static_cast<std::int64_t>(c.batch) * c.seq,
                          q_cols = static_cast<std::int64_t>(c.heads) * c.d,
                          k_cols = static_cast<std::int64_t>(c.kv_heads) * c.d;

@@ -68,7 +68,8 @@ void read_step(benchmark::State& state, Packing packing) {
       for (int i = 0; i < 128; ++i) out << block << "\n\n";
       out.close();
       PrepareOptions o;
-      o.out = made, o.unit = DocumentUnit::paragraph;
+      o.out = made;
+      o.unit = DocumentUnit::paragraph;
       prepare_data(find_texts({text.string()}), byte_tokenizer(), o);
       fs::remove(text);
     }

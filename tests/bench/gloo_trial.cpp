@@ -25,11 +25,13 @@ int main() {
       "gloo", rank, 1,
       [&](std::size_t bytes, const void* data) {
         auto buffer = context.createUnboundBuffer(const_cast<void*>(data), bytes);
-        buffer->send(1 - rank, 1), buffer->waitSend();
+        buffer->send(1 - rank, 1);
+        buffer->waitSend();
       },
       [&](std::size_t bytes, void* data) {
         auto buffer = context.createUnboundBuffer(data, bytes);
-        buffer->recv(1 - rank, 1), buffer->waitRecv();
+        buffer->recv(1 - rank, 1);
+        buffer->waitRecv();
       });
   if (rank != 0) return 0;
   wait(nullptr);

@@ -49,7 +49,8 @@ void attention(benchmark::State& state, Dtype dtype, bool backward) {
   std::vector<std::int32_t> positions(static_cast<std::size_t>(seq));
   std::iota(positions.begin(), positions.end(), 0);
   AttentionShape s;
-  s.heads = static_cast<int>(heads), s.kv_heads = static_cast<int>(kv_heads),
+  s.heads = static_cast<int>(heads);
+  s.kv_heads = static_cast<int>(kv_heads);
   s.head_dim = static_cast<int>(d);
   s.q_positions = s.k_positions = positions;
   s.scale = 1.0 / std::sqrt(static_cast<double>(d));

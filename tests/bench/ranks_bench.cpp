@@ -14,7 +14,11 @@ using namespace testing;
 
 ExecutionGraph large(bool operands) {
   ModelSpec m = tiny_model(80);
-  m.hidden = 8192, m.n_heads = 64, m.n_kv_heads = 8, m.head_dim = 128, m.ffn_hidden = 28672,
+  m.hidden = 8192;
+  m.n_heads = 64;
+  m.n_kv_heads = 8;
+  m.head_dim = 128;
+  m.ffn_hidden = 28672;
   m.vocab_size = 32000;
   TrainingSpec t = tiny_training(64 * 32);
   t.seq_len = 4096;

@@ -40,7 +40,8 @@ struct Question {
         stack(load_stack("megatron-core", presets)),
         topology(cluster),
         cost(cluster, stack, presets) {
-    training.global_batch = global_batch, training.seq_len = seq_len;
+    training.global_batch = global_batch;
+    training.seq_len = seq_len;
   }
   Job job() const { return {model, training, cluster, topology, stack, cost, 1.0, &uncertainty}; }
   SearchSpace space() const { return default_space(model, training, cluster.device, cluster.gpus()); }
@@ -88,7 +89,10 @@ void memory(benchmark::State& state, const char* key) {
   const Question q("llama-2-70b", "512x8xh100", 1024, 4096);
   const ParallelPlan plan = parse_plan_key(key);
   double count = 0;
-  for (auto _ : state) benchmark::DoNotOptimize(estimate_memory(q.model, q.training, plan, q.stack)), ++count;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(estimate_memory(q.model, q.training, plan, q.stack));
+    ++count;
+  }
   beside_peers(state, count);
 }
 
@@ -128,10 +132,12 @@ void plan(benchmark::State& state, const char* model, const char* cluster, int g
     const double before = cpu_s();
     const Question q(model, cluster, global_batch, seq_len);
     SearchOptions options;
-    options.others_share = kTieShare / 2, options.thorough_bounds = kThoroughBounds;
+    options.others_share = kTieShare / 2;
+    options.thorough_bounds = kThoroughBounds;
     report = search(q.job(), q.space(), options);
     if (!report.exact || report.ranked.empty()) state.SkipWithError("no proved plan");
-    cpu += cpu_s() - before, ++rounds;
+    cpu += cpu_s() - before;
+    ++rounds;
   }
   if (rounds == 0) return;
   cpu /= rounds;

@@ -20,7 +20,11 @@ constexpr double kMost = 1.5;  // times what the links allow
 
 ModelSpec model() {
   ModelSpec m = tiny_model(12);
-  m.hidden = 768, m.n_heads = 12, m.n_kv_heads = 12, m.head_dim = 64, m.ffn_hidden = 2048,
+  m.hidden = 768;
+  m.n_heads = 12;
+  m.n_kv_heads = 12;
+  m.head_dim = 64;
+  m.ffn_hidden = 2048;
   m.vocab_size = 8192;
   return m;
 }
@@ -53,7 +57,8 @@ double change(const char* from, const char* to, double GBps) {
   Layout first(from, GBps), second(to, GBps);
   CarriedState carried;
   first.run.carried = second.run.carried = &carried;
-  first.run.steps = 2, second.run.steps = 2;
+  first.run.steps = 2;
+  second.run.steps = 2;
   first.run.time_to_change = [] { return true; };
   train(first.run);
   const RunResult result = train(second.run);

@@ -40,7 +40,8 @@ int clock_gettime(clockid_t clock, timespec* now) noexcept {
 int gettimeofday(timeval* now, void*) noexcept {
   timespec t{};
   clock_gettime(CLOCK_REALTIME, &t);
-  now->tv_sec = t.tv_sec, now->tv_usec = t.tv_nsec / 1000;
+  now->tv_sec = t.tv_sec;
+  now->tv_usec = t.tv_nsec / 1000;
   return 0;
 }
 time_t time(time_t* to) noexcept {

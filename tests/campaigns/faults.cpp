@@ -67,7 +67,9 @@ std::string variable(const char* name) {
 
 Settings read_settings() {
   Settings s;
-  s.under = variable("FAULTS_UNDER"), s.call = variable("FAULTS_CALL"), s.kept = variable("FAULTS_POWER");
+  s.under = variable("FAULTS_UNDER");
+  s.call = variable("FAULTS_CALL");
+  s.kept = variable("FAULTS_POWER");
   s.what = variable("FAULTS_WHAT");
   s.error = std::atoi(s.what.c_str());
   s.at = std::atol(variable("FAULTS_AT").c_str());

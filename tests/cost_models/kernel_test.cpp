@@ -129,7 +129,8 @@ TEST(Head, FusedWithTheLoss) {
   const auto seconds = [](const StackSpec& stack, int tp, Pass pass) {
     BlockWork w{
         .kind = BlockKind::head, .batch = 1, .seq_q = 2048, .seq_k = 2048, .hidden = 3072, .vocab = 32000};
-    w.tp = tp, w.pass = pass;
+    w.tp = tp;
+    w.pass = pass;
     return model(test::a100_cluster(), stack).price(Work(w)).duration.v;
   };
   const double forward = seconds(apart, 1, Pass::forward), backward = seconds(apart, 1, Pass::backward);
@@ -242,7 +243,10 @@ TEST(Kernels, AWindowLeavesTiles) {
        {std::pair{1, 512}, {128, 1024}, {129, 1024}, {130, 1024}, {300, 1000}, {4096, 32768}, {999, 1000}}) {
     int left = 0, all = 0;
     for (int q0 = 0; q0 < length; q0 += kTile)
-      for (int k0 = 0; k0 <= q0; k0 += kTile) ++all, left += k0 + kTile - 1 >= q0 - window + 1;
+      for (int k0 = 0; k0 <= q0; k0 += kTile) {
+        ++all;
+        left += k0 + kTile - 1 >= q0 - window + 1;
+      }
     EXPECT_DOUBLE_EQ(tile_share(window, length), static_cast<double>(left) / all)
         << window << " of " << length;
   }
@@ -253,8 +257,7 @@ TEST(Kernels, AWindowLeavesTiles) {
 
 // A window leaves out what FlashAttention 2 and its like skip, and nothing of kernels that mask it.
 TEST(Kernels, AWindowIsPaidForByItsTiles) {
-  BlockWork w{.kind = BlockKind::attention, .batch = 1, .seq_q = 32768, .seq_k = 32768, .hidden = 4096};
-  w.heads = 32, w.kv_heads = 8, w.head_dim = 128;
+  BlockWork w = test::block_of_8b(BlockKind::attention, 32768);
   for (const auto kernel : {AttentionKernel::flash2, AttentionKernel::cudnn, AttentionKernel::flash1}) {
     StackSpec stack;
     stack.kernels.attention = kernel;
@@ -274,10 +277,11 @@ TEST(Kernels, AWindowIsPaidForByItsTiles) {
 // a read of both, backward of their gradients as well.
 TEST(Kernels, BiasesAndNormsOfQueriesAndKeysArePricedByTheirBytes) {
   const auto m = model(test::h100_cluster(), StackSpec{});
-  BlockWork w{.kind = BlockKind::qkv, .batch = 1, .seq_q = 8192, .seq_k = 8192, .hidden = 4096};
-  w.heads = 32, w.kv_heads = 8, w.head_dim = 128;
+  BlockWork w = test::block_of_8b(BlockKind::qkv, 8192);
   const auto memory = [&](Pass pass, bool bias, BlockKind kind) {
-    w.kind = kind, w.pass = pass, w.bias = bias;
+    w.kind = kind;
+    w.pass = pass;
+    w.bias = bias;
     return m.price(Work(w)).memory.v * m.machine().memory_rate;
   };
   const double row = 2.0 * 8192 * 128;  // a head of all tokens
@@ -297,7 +301,8 @@ TEST(Kernels, ANormalizedHeadIsPricedByItsRows) {
   const auto rows = [&](Pass pass) {
     const auto bytes = [&](bool normalized) {
       BlockWork one = w;
-      one.pass = pass, one.normalized = normalized;
+      one.pass = pass;
+      one.normalized = normalized;
       double sum = 0;
       for (const Kernel& k : kernels_of(one, StackSpec{}, CostConstants{}))
         if (const auto* p = std::get_if<Pointwise>(&k)) sum += p->bytes;
@@ -320,10 +325,12 @@ TEST(Kernels, CastsOfFp8ArePricedByTheirBytes) {
   own.memory.exact_tensors = true;
   const double t = 2048, h = 4096, f = 11008;
   BlockWork w{.kind = BlockKind::mlp, .batch = 1, .seq_q = 2048, .seq_k = 2048, .hidden = 4096};
-  w.ffn = 11008, w.joined = true;
+  w.ffn = 11008;
+  w.joined = true;
   const auto passes = [&](const StackSpec& stack, Pass pass, Dtype dtype) {
     BlockWork one = w;
-    one.pass = pass, one.dtype = dtype;
+    one.pass = pass;
+    one.dtype = dtype;
     double bytes = 0;
     for (const Kernel& k : kernels_of(one, stack, CostConstants{}))
       if (const auto* p = std::get_if<Pointwise>(&k)) bytes += p->bytes;
@@ -360,8 +367,10 @@ TEST(Kernels, APolicyByOperationRepeatsEverySecondGemm) {
   const auto m = model(test::h100_cluster(), stack);
   const std::int64_t tokens = 8192, kv = 8 * 128, ffn = 14336, hidden = 4096;
   const auto block = [&](BlockKind kind, Pass pass, bool again) {
-    BlockWork w{.kind = kind, .pass = pass, .batch = 1, .seq_q = 8192, .seq_k = 8192, .hidden = 4096};
-    w.heads = 32, w.kv_heads = 8, w.head_dim = 128, w.ffn = 14336, w.recompute_core = again;
+    BlockWork w = test::block_of_8b(kind, 8192);
+    w.pass = pass;
+    w.ffn = 14336;
+    w.recompute_core = again;
     return w;
   };
   const auto added = [&](BlockKind kind) {

@@ -60,20 +60,35 @@ inline ClusterSpec h100_cluster() {
 // n ranks of one node on switched links.
 inline GroupShape inside(const ClusterSpec& c, int n) {
   GroupShape g;
-  g.size = n, g.nodes = 1, g.ranks_per_node = n;
-  g.node_bandwidth = c.node.link_bandwidth, g.node_latency = c.node.link_latency;
-  g.switched = true, g.in_switch = c.node.nvls;
+  g.size = n;
+  g.nodes = 1;
+  g.ranks_per_node = n;
+  g.node_bandwidth = c.node.link_bandwidth;
+  g.node_latency = c.node.link_latency;
+  g.switched = true;
+  g.in_switch = c.node.nvls;
   return g;
 }
 
 // per_node ranks on each of `nodes` nodes, NICs shared by the groups that fill the node.
 inline GroupShape across(const ClusterSpec& c, int nodes, int per_node) {
   GroupShape g = inside(c, per_node);
-  g.size = nodes * per_node, g.nodes = nodes, g.ranks_per_node = per_node;
+  g.size = nodes * per_node;
+  g.nodes = nodes;
+  g.ranks_per_node = per_node;
   g.network_bandwidth = c.fabric.bandwidth * (c.fabric.efficiency * per_node / c.node.gpus);
   g.network_latency = c.fabric.latency;
   g.reduces_inside = c.fabric.reduces_inside;
   return g;
+}
+
+// Of LLaMA-3-8B's widths, but the inner one of the MLP.
+inline BlockWork block_of_8b(BlockKind kind, int seq) {
+  BlockWork w{.kind = kind, .batch = 1, .seq_q = seq, .seq_k = seq, .hidden = 4096};
+  w.heads = 32;
+  w.kv_heads = 8;
+  w.head_dim = 128;
+  return w;
 }
 
 }  // namespace sextant::test

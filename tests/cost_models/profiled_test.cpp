@@ -35,7 +35,11 @@ Work gather(std::int64_t bytes, int ranks = 8) {
 }
 BlockWork mlp(int batch, int hidden = 4096) {
   BlockWork w;
-  w.kind = BlockKind::mlp, w.batch = batch, w.seq_q = w.seq_k = 2048, w.hidden = hidden, w.head_dim = 128;
+  w.kind = BlockKind::mlp;
+  w.batch = batch;
+  w.seq_q = w.seq_k = 2048;
+  w.hidden = hidden;
+  w.head_dim = 128;
   w.ffn = 3 * hidden;
   return w;
 }
@@ -116,11 +120,13 @@ RC_GTEST_PROP(Profiled, IsBetweenTheNearestOnEitherSide, ()) {
     const double size = modelled(known);
     if (size <= a && size >= below) {
       if (size > below) ratios_below.clear();
-      below = size, ratios_below.push_back(cost.price(known).duration.v / size);
+      below = size;
+      ratios_below.push_back(cost.price(known).duration.v / size);
     }
     if (size >= a && size <= above) {
       if (size < above) ratios_above.clear();
-      above = size, ratios_above.push_back(cost.price(known).duration.v / size);
+      above = size;
+      ratios_above.push_back(cost.price(known).duration.v / size);
     }
   }
   const OpCost c = cost.price(work);
@@ -173,7 +179,8 @@ TEST(Profiled, IsLinearInTheLogarithms) {
   };
   WorkProfile profile;
   const Work small = copy(bytes_of(1)), middle = copy(bytes_of(3)), large = copy(bytes_of(9));
-  add(profile, small, 0.5 * modelled(small)), add(profile, large, 2 * modelled(large));
+  add(profile, small, 0.5 * modelled(small));
+  add(profile, large, 2 * modelled(large));
   const ProfiledCostModel cost(profile, model());
   EXPECT_NEAR(cost.price(middle).duration.v, 3, 1e-3);
   EXPECT_NEAR(cost.price(copy(bytes_of(std::sqrt(3)))).duration.v, std::sqrt(3) * std::sqrt(0.5), 1e-3);
@@ -200,7 +207,8 @@ TEST(Profiled, WhatIsToldIsInterpolatedAndNeverMeasured) {
                                       {copy(small), Seconds(5 * modelled(copy(small)))},
                                       {copy(large), Seconds(5 * modelled(copy(large)))}};
   WorkProfile profile;
-  add(profile, copy(small), 3 * modelled(copy(small))), add(profile, copy(large), 3 * modelled(copy(large)));
+  add(profile, copy(small), 3 * modelled(copy(small)));
+  add(profile, copy(large), 3 * modelled(copy(large)));
   const ProfiledCostModel table(profile, model(), told);
   for (const std::int64_t bytes : {small, between, large}) {
     EXPECT_EQ(table.price(gather(bytes)).source, interpolated);
@@ -214,7 +222,8 @@ TEST(Profiled, WhatIsToldIsInterpolatedAndNeverMeasured) {
 TEST(Profiled, LeavesWideGapsToTheModel) {
   const auto source = [](std::int64_t largest) {
     WorkProfile profile;
-    add(profile, copy(1 << 26), 1), add(profile, copy(largest), 2);
+    add(profile, copy(1 << 26), 1);
+    add(profile, copy(largest), 2);
     return ProfiledCostModel(profile, model()).price(copy(1 << 27)).source;
   };
   EXPECT_EQ(source(std::int64_t{15} << 26), interpolated);
@@ -266,11 +275,13 @@ TEST(Profiled, TellsNothingOfOtherFamilies) {
 // Extents that make no difference to the model: one size, two times.
 TEST(Profiled, WorksOfOneSizeCountAsTheirGeometricMean) {
   BlockWork one = mlp(4), other = one, asked = one;
-  other.heads = 7, asked.heads = 9;
+  other.heads = 7;
+  asked.heads = 9;
   ASSERT_EQ(modelled(one), modelled(other));
   WorkProfile profile;
   add(profile, mlp(1), modelled(mlp(1)));
-  add(profile, one, 2 * modelled(one)), add(profile, other, 8 * modelled(other));
+  add(profile, one, 2 * modelled(one));
+  add(profile, other, 8 * modelled(other));
   const ProfiledCostModel cost(profile, model());
   EXPECT_NEAR(cost.price(asked).duration.v, 4 * modelled(one), 1e-12);
   EXPECT_EQ(cost.price(asked).source, interpolated);
@@ -293,7 +304,8 @@ TEST(Profiled, SaysHowFarItIsOffWhatItHas) {
 // A work that takes no time, in the table or by the model, is no neighbour.
 TEST(Profiled, NothingIsToldByWorksWithoutTime) {
   WorkProfile profile;
-  add(profile, copy(1 << 24), 0), add(profile, copy(1 << 26), 1);
+  add(profile, copy(1 << 24), 0);
+  add(profile, copy(1 << 26), 1);
   const ProfiledCostModel cost(profile, model());
   EXPECT_EQ(cost.price(copy(1 << 24)).source, measured);
   EXPECT_EQ(cost.price(copy(1 << 24)).duration.v, 0);

@@ -141,7 +141,8 @@ TEST(Limits, AttentionGoesWithTheMultiprocessors) {
   const double whole = seconds_of();
   c.device.multiprocessors = 66;
   EXPECT_NEAR(seconds_of() / whole, 2, 0.01);
-  c.device.multiprocessors = 132, c.device.clock_factor = 0.5;
+  c.device.multiprocessors = 132;
+  c.device.clock_factor = 0.5;
   EXPECT_NEAR(seconds_of() / whole, 2, 0.01);
 }
 
@@ -149,7 +150,8 @@ TEST(Limits, AttentionGoesWithTheMultiprocessors) {
 // slows as well, may be further from the peak.
 RC_GTEST_PROP(Properties, APowerLimitIsALowerPeak, ()) {
   ClusterSpec limited = any_cluster(), slow = limited;
-  limited.device.power_W = 700, limited.device.power_limit_W = 350;
+  limited.device.power_W = 700;
+  limited.device.power_limit_W = 350;
   for (auto& [dtype, peak] : slow.device.peak) peak = peak * std::sqrt(0.5);
   const StackSpec stack = any_stack();
   const BlockWork w = any_block();

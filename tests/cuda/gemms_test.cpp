@@ -145,7 +145,10 @@ std::vector<AttentionCase> attention_cases() {
                                  {1, 2, 2, 32, 120, 5},
                                  {1, 2, 1, 160, 40},
                                  {1, 1, 1, 256, 33}})
-    for (int rank = 0; rank < c.cp; ++rank) all.push_back(c), all.back().rank = rank;
+    for (int rank = 0; rank < c.cp; ++rank) {
+      all.push_back(c);
+      all.back().rank = rank;
+    }
   return all;
 }
 
@@ -202,7 +205,10 @@ std::vector<AttentionCase> masked_cases() {
         .alibi = true,
         .documents = true},
         {.batch = 1, .heads = 2, .kv_heads = 1, .d = 16, .seq = 96, .cp = 2, .window = 33}})
-    for (int rank = 0; rank < c.cp; ++rank) all.push_back(c), all.back().rank = rank;
+    for (int rank = 0; rank < c.cp; ++rank) {
+      all.push_back(c);
+      all.back().rank = rank;
+    }
   return all;
 }
 

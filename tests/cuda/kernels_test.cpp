@@ -31,7 +31,8 @@ TEST_F(CudaKernels, PassesOverFlatState) {
       EXPECT_EQ(to_doubles(t->downloaded().view().column_range(0, cols)),
                 to_doubles(t->on(false).column_range(0, cols)))
           << what;
-    scaled.expect_columns_alike(0, cols, 1e-30, what), zeroed.expect_columns_alike(0, cols, 1e-30, what);
+    scaled.expect_columns_alike(0, cols, 1e-30, what);
+    zeroed.expect_columns_alike(0, cols, 1e-30, what);
   });
 }
 
@@ -119,11 +120,16 @@ TEST_F(CudaKernels, RandomNormalGivesTheBitsOfTheCpu) {
                                   .model_cols = 20,
                                   .deviation = 0.02};
             args.first_row = 3;
-            if (part) args.first_col = 11, args.model_cols = 57;
+            if (part) {
+              args.first_col = 11;
+              args.model_cols = 57;
+            }
             const auto fill = [&](std::uint64_t key) {
               on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
                 RandomNormalArgs own = args;
-                own.x = x.on(gpu).column_range(shift, n), own.stream = s, own.key = gpu ? key : args.key;
+                own.x = x.on(gpu).column_range(shift, n);
+                own.stream = s;
+                own.key = gpu ? key : args.key;
                 k.random_normal(own);
               });
             };
@@ -163,7 +169,8 @@ TEST_F(CudaKernels, RopeBothWays) {
                           .positions = positions.on(gpu),
                           .stream = s};
             k.rope(args);
-            args.x = back.on(gpu), args.inverse = true;
+            args.x = back.on(gpu);
+            args.inverse = true;
             k.rope(args);
           });
           x.expect_columns_alike(0, cols, bound_of(dtype), label("rope", dtype, rows, d, heads));

@@ -86,13 +86,16 @@ inline void attention_in_fp64(const AttentionForwardArgs& g, bool rounds) {
     for (int c = 0; c < d; ++c) to[c] /= sum;
     *lse.at(row, col / d) = highest + std::log(sum);
   });
-  out.put(), lse.put();
+  out.put();
+  lse.put();
 }
 
 inline void attention_gradient_in_fp64(const AttentionBackwardArgs& g, bool rounds) {
   const int d = g.shape.head_dim;
   Wide q(g.q), k(g.k), v(g.v), out(g.out), dout(g.dout), lse(g.lse), dq(g.dq), dk(g.dk), dv(g.dv);
-  dq.zero(), dk.zero(), dv.zero();
+  dq.zero();
+  dk.zero();
+  dv.zero();
   for_each_query(g.shape, [&](std::int64_t row, std::int64_t col, std::int64_t key, std::int64_t key_col,
                               std::int64_t n) {
     const double along = dot(dout.at(row, col), out.at(row, col), d), slope = by_distance(g.shape, col / d);
@@ -109,7 +112,9 @@ inline void attention_gradient_in_fp64(const AttentionBackwardArgs& g, bool roun
       }
     }
   });
-  dq.put(), dk.put(), dv.put();
+  dq.put();
+  dk.put();
+  dv.put();
 }
 
 // The CPU's table with a library's roundings, for runs of one rank.

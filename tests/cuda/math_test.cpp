@@ -40,7 +40,8 @@ TYPED_TEST(CudaMath, Adamw) {
   std::vector<A> p(n), m1(n), v1(n);
   for (std::int64_t i = 0; i < n; ++i) {
     const auto at = static_cast<std::size_t>(i);
-    p[at] = master.view().template row<A>()[i], m1[at] = m.view().template row<A>()[i],
+    p[at] = master.view().template row<A>()[i];
+    m1[at] = m.view().template row<A>()[i];
     v1[at] = v.view().template row<A>()[i];
   }
   const AdamwScalars s =
@@ -82,7 +83,9 @@ TYPED_TEST(CudaMath, SwigluAndItsGradient) {
       d = dout.view().template row<A>()[i];
     y.push_back(cuda::swiglu_element(g, u));
     cuda::swiglu_gradient(g, u, d);
-    dgate.push_back(g), dup.push_back(u), activation.push_back(d);
+    dgate.push_back(g);
+    dup.push_back(u);
+    activation.push_back(d);
   }
   cpu_kernels().swiglu_forward({.gate = gate.view(), .up = up.view(), .out = out.view()});
   cpu_kernels().swiglu_backward({.gate = gate.view(), .up = up.view(), .dout = dout.view()});
@@ -190,7 +193,10 @@ TEST(TwoFloat, SumsOfSquaresAreRightWithoutFp64) {
       if (scale != 0) v = scale * normal_number(engine);
     long double exact = 0;
     float plain = 0;
-    for (const float v : x) exact += static_cast<long double>(v) * v, plain += v * v;
+    for (const float v : x) {
+      exact += static_cast<long double>(v) * v;
+      plain += v * v;
+    }
     for (const std::size_t lanes : {std::size_t{1}, std::size_t{1024}})
       EXPECT_NEAR(norm_of(x, lanes) / static_cast<double>(exact), 1.0, 1e-8 / static_cast<double>(lanes))
           << scale << " " << lanes;
@@ -202,7 +208,8 @@ TEST(TwoFloat, WhatComesFirstChangesNoBit) {
   for (const auto& [x, y] : {std::pair(cuda::TwoFloat{1.0f, 3e-9f}, cuda::TwoFloat{3e5f, -7e-3f}),
                              {{2.0f, 1e-8f}, {2.0f, -1e-8f}}}) {
     cuda::TwoFloat a = x, b = y;
-    a += y, b += x;
+    a += y;
+    b += x;
     EXPECT_EQ(a.high, b.high);
     EXPECT_EQ(a.low, b.low);
   }

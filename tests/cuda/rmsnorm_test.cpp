@@ -35,12 +35,14 @@ TEST_F(CudaRmsnorm, Rmsnorm) {
                                .dweight = dweight.on(gpu),
                                .stream = s};
       k.rmsnorm_backward(args);
-      args.bypass = at(bypass), args.dx = at(dy);  // in place
+      args.bypass = at(bypass);
+      args.dx = at(dy);  // in place
       k.rmsnorm_backward(args);
     });
     const std::string what = label("rmsnorm", dtype, rows, cols, gap);
     const double bound = bound_of(dtype, 4);
-    y.expect_columns_alike(0, cols, bound, what), again.expect_columns_alike(0, cols, bound, what);
+    y.expect_columns_alike(0, cols, bound, what);
+    again.expect_columns_alike(0, cols, bound, what);
     inverse.expect_alike(bound_of(wide), what);
     if (cols > 1) dx.expect_columns_alike(0, cols, bound, what);  // of one column dx is but rounding
     dy.expect_columns_alike(0, cols, bound, what);
@@ -141,7 +143,8 @@ TEST_F(CudaRmsnorm, ResidualAndRmsnorm) {
                          .stream = s});
     });
     const std::string what = label(adds ? "residual and rmsnorm" : "kept rmsnorm", dtype, rows, cols, gap);
-    x.expect_columns_alike(0, cols, 0, what), branch.expect_alike(0, what);  // one addition, rounded alike
+    x.expect_columns_alike(0, cols, 0, what);
+    branch.expect_alike(0, what);                 // one addition, rounded alike
     kept.expect_columns_alike(0, cols, 0, what);  // of keeps = false: poisoned on both sides
     y.expect_columns_alike(0, cols, bound_of(dtype, 4), what);
     inverse.expect_alike(bound_of(wide), what);

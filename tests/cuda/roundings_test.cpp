@@ -77,6 +77,7 @@ class CudaRoundings : public GpuTest {
     Matrix out, lse, dq, dk, dv;
   };
 
+  // NOLINTNEXTLINE(readability-function-size): of each shape the operands, both devices and all results
   void attention(bool reference) {
     for (const Attention& c : {Attention{2, 4, 4, 16, 64},
                                {1, 4, 1, 64, 96},
@@ -152,7 +153,8 @@ class CudaRoundings : public GpuTest {
                                     .workspace = {}},
                                    rounds);
       };
-      in_fp64(exact, false), in_fp64(like, !reference);
+      in_fp64(exact, false);
+      in_fp64(like, !reference);
       const auto compare = [&](const char* what, const Twin& got, const Matrix& rounded,
                                const Matrix& right) {
         const std::vector<double> truth = to_doubles(right.view());
@@ -162,8 +164,9 @@ class CudaRoundings : public GpuTest {
                2 * relative_distance(to_doubles(rounded.view()), truth));
       };
       compare("out", out, like.out, exact.out);
-      compare("dq", dq, like.dq, exact.dq), compare("dk", dk, like.dk, exact.dk),
-          compare("dv", dv, like.dv, exact.dv);
+      compare("dq", dq, like.dq, exact.dq);
+      compare("dk", dk, like.dk, exact.dk);
+      compare("dv", dv, like.dv, exact.dv);
     }
   }
 };

@@ -61,56 +61,62 @@ TEST_F(CudaRowDots, AreTheCpus) {
 }
 
 // Controls: a kernel with one mistake is seen, in the longest rows as well.
+// NOLINTNEXTLINE(readability-function-size): a table of faulty kernels
 TEST_F(CudaRowDots, FaultyOnesAreSeen) {
   static const auto right = table().row_dots;
   struct Faulty {
     const char* what;
     void (*row_dots)(const RowDotsArgs&);
   };
-  const Faulty kFaulty[] = {
-      {"the last column is lost",
-       [](const RowDotsArgs& g) {
-         RowDotsArgs part = g;
-         part.a = g.a.column_range(0, g.a.cols - 1), part.b = g.b.column_range(0, g.b.cols - 1);
-         right(part);
-       }},
-      {"a warp's share is lost",
-       [](const RowDotsArgs& g) {
-         RowDotsArgs part = g;
-         part.a = g.a.column_range(32, g.a.cols - 32), part.b = g.b.column_range(32, g.b.cols - 32);
-         right(part);
-       }},
-      {"the last row is not written",
-       [](const RowDotsArgs& g) {
-         const std::int64_t rows = g.a.rows - 1;
-         RowDotsArgs part = g;
-         part.a = g.a.row_range(0, rows), part.b = g.b.row_range(0, rows),
-         part.out = g.out.column_range(0, rows);
-         right(part);
-       }},
-      {"the second operand is not read",
-       [](const RowDotsArgs& g) {
-         RowDotsArgs part = g;
-         part.b = g.a;
-         right(part);
-       }},
-      {"rows are one too far",
-       [](const RowDotsArgs& g) {
-         const std::int64_t rows = g.a.rows - 1;
-         RowDotsArgs part = g;
-         right(part);
-         part.a = g.a.row_range(1, rows), part.b = g.b.row_range(1, rows),
-         part.out = g.out.column_range(0, rows);
-         right(part);
-       }},
-      {"one sum too many is written", [](const RowDotsArgs& g) {
-         RowDotsArgs part = g;
-         right(part);
-         part.a = g.a.row_range(0, 1), part.b = g.b.row_range(0, 1);
-         part.out = TensorView(static_cast<std::byte*>(g.out.data) + g.a.rows * size_bytes(g.out.dtype),
-                               g.out.dtype, 1, 1);
-         right(part);
-       }}};
+  const Faulty kFaulty[] = {{"the last column is lost",
+                             [](const RowDotsArgs& g) {
+                               RowDotsArgs part = g;
+                               part.a = g.a.column_range(0, g.a.cols - 1);
+                               part.b = g.b.column_range(0, g.b.cols - 1);
+                               right(part);
+                             }},
+                            {"a warp's share is lost",
+                             [](const RowDotsArgs& g) {
+                               RowDotsArgs part = g;
+                               part.a = g.a.column_range(32, g.a.cols - 32);
+                               part.b = g.b.column_range(32, g.b.cols - 32);
+                               right(part);
+                             }},
+                            {"the last row is not written",
+                             [](const RowDotsArgs& g) {
+                               const std::int64_t rows = g.a.rows - 1;
+                               RowDotsArgs part = g;
+                               part.a = g.a.row_range(0, rows);
+                               part.b = g.b.row_range(0, rows);
+                               part.out = g.out.column_range(0, rows);
+                               right(part);
+                             }},
+                            {"the second operand is not read",
+                             [](const RowDotsArgs& g) {
+                               RowDotsArgs part = g;
+                               part.b = g.a;
+                               right(part);
+                             }},
+                            {"rows are one too far",
+                             [](const RowDotsArgs& g) {
+                               const std::int64_t rows = g.a.rows - 1;
+                               RowDotsArgs part = g;
+                               right(part);
+                               part.a = g.a.row_range(1, rows);
+                               part.b = g.b.row_range(1, rows);
+                               part.out = g.out.column_range(0, rows);
+                               right(part);
+                             }},
+                            {"one sum too many is written", [](const RowDotsArgs& g) {
+                               RowDotsArgs part = g;
+                               right(part);
+                               part.a = g.a.row_range(0, 1);
+                               part.b = g.b.row_range(0, 1);
+                               part.out = TensorView(
+                                   static_cast<std::byte*>(g.out.data) + g.a.rows * size_bytes(g.out.dtype),
+                                   g.out.dtype, 1, 1);
+                               right(part);
+                             }}};
   for (const Faulty& faulty : kFaulty) {
     KernelTable wrong = table();
     wrong.row_dots = faulty.row_dots;

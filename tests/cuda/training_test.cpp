@@ -21,8 +21,13 @@ namespace {
 ModelSpec small_model() {
   ModelSpec m;
   m.name = "small";
-  m.n_layers = 8, m.hidden = 64, m.n_heads = 4, m.n_kv_heads = 4, m.head_dim = 16, m.ffn_hidden = 96;
-  m.vocab_size = 203, m.max_positions = 64;
+  m.n_layers = 8;
+  m.hidden = 64;
+  m.n_heads = m.n_kv_heads = 4;
+  m.head_dim = 16;
+  m.ffn_hidden = 96;
+  m.vocab_size = 203;
+  m.max_positions = 64;
   return m;
 }
 
@@ -61,8 +66,10 @@ SequenceSource in_documents(SequenceSource source) {
 
 Trained train_small(const std::string& key, const How& how) {
   ModelSpec model = small_model();
-  model.hidden = how.hidden, model.head_dim = how.hidden / model.n_heads;
-  model.window = how.beside.window, model.normalized_head = how.beside.normalized;
+  model.hidden = how.hidden;
+  model.head_dim = how.hidden / model.n_heads;
+  model.window = how.beside.window;
+  model.normalized_head = how.beside.normalized;
   if (how.beside.alibi) model.position = PositionKind::alibi;
   const TrainingSpec training = runnable_training(lattice_batch(parse_plan_key(key).dp), how.dtype);
   Ranks cpu;
@@ -79,10 +86,12 @@ Trained train_small(const std::string& key, const How& how) {
                  .ranks = ranks,
                  .read = {StateField::master},
                  .read_first = how.read_first};
-  whole.optimizer.rate = how.rate, whole.optimizer.warmup_steps = 2, whole.optimizer.total_steps = 20;
+  whole.optimizer = {.rate = how.rate, .warmup_steps = 2, .total_steps = 20};
   whole.options.executor.replay = how.replay;
-  if (how.beside.documents)
-    whole.options.documents_apart = true, whole.sequences = in_documents(std::move(whole.sequences));
+  if (how.beside.documents) {
+    whole.options.documents_apart = true;
+    whole.sequences = in_documents(std::move(whole.sequences));
+  }
   WholeState ended = run_whole(whole);
   return {ended.programs, std::move(ended.steps), std::move(ended.state.at(StateField::master)),
           std::move(ended.first[StateField::master])};
@@ -155,7 +164,8 @@ std::string library_too_far(const std::string& key, How how, Trained* trained = 
   if (is_new) {
     How cpu{.steps = how.steps, .hidden = how.hidden, .beside = how.beside, .read_first = true};
     at->second.truth = train_small(key, cpu);
-    cpu.rounds_as_library = true, cpu.dtype = Dtype::bf16;
+    cpu.rounds_as_library = true;
+    cpu.dtype = Dtype::bf16;
     at->second.rounded = train_small(key, cpu);
   }
   const Trained got = train_small(key, how);

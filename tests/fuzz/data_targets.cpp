@@ -109,8 +109,8 @@ void token_shard(std::string_view bytes) {
                         static_cast<std::int64_t>(documents), "", ""};
   std::optional<TokenRow> row;
   const bool opened = accepts([&] { row.emplace(folder.path(), std::vector{shard, shard}, 2, 300); });
-  std::filesystem::remove(of_ends),
-      std::filesystem::remove(of_words);  // mapped; a file that is replaced waits for the disk
+  std::filesystem::remove(of_ends);
+  std::filesystem::remove(of_words);  // mapped; a file that is replaced waits for the disk
   if (!opened) return;
   std::int64_t last = 0;
   const bool sound = accepts([&] {

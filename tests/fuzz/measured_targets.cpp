@@ -31,7 +31,8 @@ void work_profile(std::string_view text) {
 void calibration_file(std::string_view text) {
   CalibrationFile file;
   if (!accepts([&] { file = parse_json(text, "fuzz").get<CalibrationFile>(); })) return;
-  (void)file.settings(), (void)file.learned();
+  (void)file.settings();
+  (void)file.learned();
   for (const RanOut& r : file.out_of_memory) {
     const auto limit = file.memory_limit_GiB(r.stack, r.device);
     SEXTANT_CHECK(limit && *limit > 0 && std::isfinite(*limit), "what ran out of memory limits nothing");
@@ -69,7 +70,8 @@ void nccl_table(std::string_view text) {
 
 void cluster_events(std::string_view text) {
   ClusterSpec cluster;
-  cluster.nodes = 2, cluster.node.gpus = 4;
+  cluster.nodes = 2;
+  cluster.node.gpus = 4;
   ClusterEvents events;
   if (!accepts([&] { events = ClusterEvents(text, "fuzz", cluster); })) return;
   for (const ClusterEvent& event : events.events())

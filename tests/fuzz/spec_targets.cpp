@@ -63,8 +63,12 @@ void plan_json(std::string_view text) {
   check_round_trip(plan);
   const std::string key = sextant::plan_key(plan);
   ModelSpec model;
-  model.n_layers = 40, model.hidden = 5120, model.n_heads = model.n_kv_heads = 40, model.head_dim = 128;
-  model.ffn_hidden = 13824, model.vocab_size = 32000;
+  model.n_layers = 40;
+  model.hidden = 5120;
+  model.n_heads = model.n_kv_heads = 40;
+  model.head_dim = 128;
+  model.ffn_hidden = 13824;
+  model.vocab_size = 32000;
   if (!validate(plan, model, training).empty()) return;
   SEXTANT_CHECK(parse_plan_key(key) == plan, "a lawful plan has a key");
   const RankGrid grid(plan);

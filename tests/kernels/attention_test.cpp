@@ -44,9 +44,12 @@ struct AttentionRun {
 AttentionShape shape_of(const OperatorCase& c, const std::vector<std::int32_t>& q,
                         const std::vector<std::int32_t>& k) {
   AttentionShape s;
-  s.batch = c.parameter<int>("batch"), s.head_dim = c.parameter<int>("head_dim");
-  s.heads = c.parameter<int>("heads"), s.kv_heads = c.parameter<int>("kv_heads");
-  s.q_positions = q, s.k_positions = k;
+  s.batch = c.parameter<int>("batch");
+  s.head_dim = c.parameter<int>("head_dim");
+  s.heads = c.parameter<int>("heads");
+  s.kv_heads = c.parameter<int>("kv_heads");
+  s.q_positions = q;
+  s.k_positions = k;
   s.scale = 1.0 / std::sqrt(static_cast<double>(s.head_dim));
   return s;
 }
@@ -76,6 +79,7 @@ TEST(Operators, Attention) {
 
 // Context parallelism: queries of one rank against keys gathered rank after rank. Every rank's rows are those
 // of the whole sequence, and the ranks' dk and dv add up to the whole's.
+// NOLINTNEXTLINE(readability-function-size): rows to ranks and back, for each rank in turn
 TEST(Operators, AttentionOfAContextParallelRank) {
   for_each_case(
       "attention", {{&cpu_kernels(), Dtype::fp64, 1e-12}, {&cpu_kernels(), Dtype::fp32, 5e-6}},
@@ -100,7 +104,8 @@ TEST(Operators, AttentionOfAContextParallelRank) {
               for (int i = 0; i < per; ++i) {
                 const std::int64_t from = b * seq + k_positions[static_cast<std::size_t>(r * per + i)];
                 const std::int64_t to = (r * batch + b) * per + i;
-                copy(k.view(), from, gathered_k.view(), to), copy(v.view(), from, gathered_v.view(), to);
+                copy(k.view(), from, gathered_k.view(), to);
+                copy(v.view(), from, gathered_v.view(), to);
               }
           const Matrix out(c.dtype(), batch * seq, q_cols), dq(c.dtype(), batch * seq, q_cols);
           const Matrix dk_sum(c.accumulator(), batch * seq, k_cols),
@@ -113,16 +118,16 @@ TEST(Operators, AttentionOfAContextParallelRank) {
             for (int b = 0; b < batch; ++b)
               for (int i = 0; i < per; ++i) {
                 const std::int64_t from = b * seq + own[static_cast<std::size_t>(i)];
-                copy(q.view(), from, own_q.view(), b * per + i),
-                    copy(dout.view(), from, own_dout.view(), b * per + i);
+                copy(q.view(), from, own_q.view(), b * per + i);
+                copy(dout.view(), from, own_dout.view(), b * per + i);
               }
             const AttentionRun run(*c.variant().table, s, own_q.view(), gathered_k.view(), gathered_v.view(),
                                    own_dout.view());
             for (int b = 0; b < batch; ++b)
               for (int i = 0; i < per; ++i) {
                 const std::int64_t to = b * seq + own[static_cast<std::size_t>(i)];
-                copy(run.out.view(), b * per + i, out.view(), to),
-                    copy(run.dq.view(), b * per + i, dq.view(), to);
+                copy(run.out.view(), b * per + i, out.view(), to);
+                copy(run.dq.view(), b * per + i, dq.view(), to);
               }
             c.variant().table->accumulate({.source = run.dk.view(), .destination = dk_sum.view()});
             c.variant().table->accumulate({.source = run.dv.view(), .destination = dv_sum.view()});
@@ -133,7 +138,8 @@ TEST(Operators, AttentionOfAContextParallelRank) {
               for (int i = 0; i < per; ++i) {
                 const std::int64_t to = b * seq + k_positions[static_cast<std::size_t>(r * per + i)];
                 const std::int64_t from = (r * batch + b) * per + i;
-                copy(dk_sum.view(), from, dk.view(), to), copy(dv_sum.view(), from, dv.view(), to);
+                copy(dk_sum.view(), from, dk.view(), to);
+                copy(dv_sum.view(), from, dv.view(), to);
               }
           c.expect_near(out.view(), "out");
           c.expect_near(dq.view(), "dq");
@@ -161,14 +167,19 @@ TEST(Operators, AttentionKeepsDocumentsApart) {
                  value = wave(kKvHeads, 2.3);
     const std::vector<std::int32_t> positions = context_positions(kSeq, 1, 0);
     AttentionShape s;
-    s.heads = kHeads, s.kv_heads = kKvHeads, s.head_dim = kDim, s.scale = 1 / std::sqrt(8.0);
-    s.batch = 2, s.q_positions = s.k_positions = positions;
+    s.heads = kHeads;
+    s.kv_heads = kKvHeads;
+    s.head_dim = kDim;
+    s.scale = 1 / std::sqrt(8.0);
+    s.batch = 2;
+    s.q_positions = s.k_positions = positions;
     const AttentionRun across(*v.table, s, q.view(), key.view(), value.view(), dout.view());
     s.q_documents = documents;
     const AttentionRun apart(*v.table, s, q.view(), key.view(), value.view(), dout.view());
 
     const AttentionRun expected(*v.table, s, q.view(), key.view(), value.view(), dout.view());
-    s.batch = 1, s.q_documents = {};
+    s.batch = 1;
+    s.q_documents = {};
     for (std::size_t b = 0; b < begins.size(); ++b)
       for (std::size_t d = 0; d < begins[b].size(); ++d) {
         const std::int64_t begin = begins[b][d];

@@ -11,8 +11,13 @@ namespace {
 
 BlockWork head(int tokens, int vocab, Dtype dtype = Dtype::bf16) {
   BlockWork w;
-  w.kind = BlockKind::head, w.pass = Pass::backward, w.dtype = dtype;
-  w.batch = 1, w.seq_q = w.seq_k = tokens, w.hidden = 64, w.vocab = vocab;
+  w.kind = BlockKind::head;
+  w.pass = Pass::backward;
+  w.dtype = dtype;
+  w.batch = 1;
+  w.seq_q = w.seq_k = tokens;
+  w.hidden = 64;
+  w.vocab = vocab;
   return w;
 }
 
@@ -35,10 +40,17 @@ TEST(HeadChunk, HoldsWhatItMayInEvenParts) {
 
 TEST(JoinedTensors, AreColumnsOfOneWithinTheSameBytes) {
   BlockWork w;
-  w.kind = BlockKind::attention, w.dtype = Dtype::bf16;
-  w.batch = 3, w.seq_q = w.seq_k = 5, w.hidden = 24, w.heads = 3, w.kv_heads = 1, w.head_dim = 8;
+  w.kind = BlockKind::attention;
+  w.dtype = Dtype::bf16;
+  w.batch = 3;
+  w.seq_q = w.seq_k = 5;
+  w.hidden = 24;
+  w.heads = 3;
+  w.kv_heads = 1;
+  w.head_dim = 8;
   BlockWork mlp = w;
-  mlp.kind = BlockKind::mlp, mlp.ffn = 20;
+  mlp.kind = BlockKind::mlp;
+  mlp.ffn = 20;
   for (const BlockWork& apart : {w, mlp}) {
     BlockWork joined = apart;
     joined.joined = true;
@@ -66,7 +78,10 @@ TEST(WorkKey, SaysWhatIsJoinedAndTheChunk) {
   w.chunk = 2048;
   EXPECT_EQ(parse_work_key(work_key(w)), Work(w));
   BlockWork mlp = w;
-  mlp.kind = BlockKind::mlp, mlp.ffn = 256, mlp.vocab = mlp.chunk = 0, mlp.joined = true;
+  mlp.kind = BlockKind::mlp;
+  mlp.ffn = 256;
+  mlp.vocab = mlp.chunk = 0;
+  mlp.joined = true;
   EXPECT_EQ(parse_work_key(work_key(mlp)), Work(mlp));
   BlockWork apart = mlp;
   apart.joined = false;

@@ -167,8 +167,10 @@ TEST(Kernels, UnsupportedFormatIsAnError) {
 TEST(Attention, NoVisibleKey) {
   const std::vector<std::int32_t> q_positions = {0, 5}, k_positions = {3, 4};
   AttentionShape s;
-  s.heads = s.kv_heads = 1, s.head_dim = 4;
-  s.q_positions = q_positions, s.k_positions = k_positions;
+  s.heads = s.kv_heads = 1;
+  s.head_dim = 4;
+  s.q_positions = q_positions;
+  s.k_positions = k_positions;
   const Matrix q(Dtype::fp32, 2, 4, ramp(8)), k(Dtype::fp32, 2, 4, ramp(8)), out(Dtype::fp32, 2, 4),
       lse(Dtype::fp32, 2, 1);
   const Matrix dq(Dtype::fp32, 2, 4), dk(Dtype::fp32, 2, 4), dv(Dtype::fp32, 2, 4);
@@ -199,7 +201,10 @@ TEST(ContextPositions, CoverTheSequenceWithEqualWork) {
     std::set<std::int64_t> work;
     for (int rank = 0; rank < cp; ++rank) {
       std::int64_t visible = 0;
-      for (const std::int32_t p : context_positions(seq, cp, rank)) seen.insert(p), visible += p + 1;
+      for (const std::int32_t p : context_positions(seq, cp, rank)) {
+        seen.insert(p);
+        visible += p + 1;
+      }
       work.insert(visible);
     }
     EXPECT_EQ(seen.size(), static_cast<std::size_t>(seq));
@@ -211,8 +216,15 @@ TEST(ContextPositions, CoverTheSequenceWithEqualWork) {
 
 TEST(BlockTensors, SavedBytesOfALayer) {
   BlockWork w;
-  w.kind = BlockKind::attention, w.dtype = Dtype::bf16;
-  w.batch = 2, w.seq_q = 64, w.seq_k = 128, w.hidden = 32, w.heads = 4, w.kv_heads = 2, w.head_dim = 16,
+  w.kind = BlockKind::attention;
+  w.dtype = Dtype::bf16;
+  w.batch = 2;
+  w.seq_q = 64;
+  w.seq_k = 128;
+  w.hidden = 32;
+  w.heads = 4;
+  w.kv_heads = 2;
+  w.head_dim = 16;
   w.ffn = 96;
   // input, normed 128 x 32; inverse_rms 128 fp32; q, context 128 x 64; kv 128 x 64; lse 128 x 4 fp32
   EXPECT_EQ(saved_bytes(w).v, 2 * 128 * 32 * 2 + 128 * 4 + 3 * 128 * 64 * 2 + 128 * 4 * 4);
@@ -220,7 +232,8 @@ TEST(BlockTensors, SavedBytesOfALayer) {
   EXPECT_EQ(saved_bytes(w).v, 2 * 128 * 32 * 2 + 128 * 4 + 2 * 128 * 64 * 2);
   w.kind = BlockKind::mlp;
   EXPECT_EQ(saved_bytes(w).v, 2 * 128 * 32 * 2 + 128 * 4 + 2 * 128 * 96 * 2);
-  w.sequence_parallel = true, w.tp = 2;
+  w.sequence_parallel = true;
+  w.tp = 2;
   EXPECT_EQ(saved_bytes(w).v, 2 * 64 * 32 * 2 + 64 * 4 + 2 * 128 * 96 * 2);
   w.kind = BlockKind::norm;
   EXPECT_EQ(saved_bytes(w).v, 0);

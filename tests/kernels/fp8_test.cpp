@@ -73,8 +73,10 @@ TEST_P(Fp8Rounding, IsToTheNearestValueTiesToEven) {
     if (const float x = fp8::float_of(bits << 16); !std::isnan(x)) expect(x);
   for (std::size_t i = 0; i + 1 < values.size(); ++i) {
     const auto half = static_cast<float>((values[i] + values[i + 1]) / 2);
-    for (const float x : {half, std::nextafter(half, 0.0f), std::nextafter(half, 1e9f)})
-      expect(x), expect(-x);
+    for (const float x : {half, std::nextafter(half, 0.0f), std::nextafter(half, 1e9f)}) {
+      expect(x);
+      expect(-x);
+    }
   }
   std::mt19937_64 random(::testing::UnitTest::GetInstance()->random_seed());
   std::uniform_real_distribution<float> power(-40, 20);

@@ -28,6 +28,7 @@ struct ByRow {
   std::function<void(const Matrix& x, const Matrix& y)> run;
 };
 
+// NOLINTNEXTLINE(readability-function-size): a table of kernels
 std::vector<ByRow> by_row(Dtype dtype) {
   const KernelTable& k = cpu_kernels();
   const Dtype wide = accumulator(dtype);
@@ -79,7 +80,9 @@ std::vector<ByRow> by_row(Dtype dtype) {
        [=](const Matrix& x, const Matrix& y) {
          const std::vector<std::int32_t> positions = {0, 1, 2};
          AttentionShape s;
-         s.heads = s.kv_heads = 1, s.head_dim = static_cast<int>(kWidth), s.scale = 0.5;
+         s.heads = s.kv_heads = 1;
+         s.head_dim = static_cast<int>(kWidth);
+         s.scale = 0.5;
          s.q_positions = s.k_positions = positions;
          const Matrix key = row(kRows), lse(wide, kRows, 1);
          k.attention_forward({.shape = s,
@@ -125,7 +128,9 @@ TEST_P(NotFinite, KeysAndValuesSpoilTheQueriesThatSeeThem) {
   const Dtype dtype = GetParam();
   const std::vector<std::int32_t> positions = {0, 1, 2};
   AttentionShape s;
-  s.heads = s.kv_heads = 1, s.head_dim = static_cast<int>(kWidth), s.scale = 0.5;
+  s.heads = s.kv_heads = 1;
+  s.head_dim = static_cast<int>(kWidth);
+  s.scale = 0.5;
   s.q_positions = s.k_positions = positions;
   for (const bool of_value : {false, true}) {
     std::vector<double> values = some(kRows * kWidth);

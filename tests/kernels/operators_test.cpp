@@ -125,7 +125,8 @@ TEST(Operators, Rope) {
                   .positions = positions};
     c.variant().table->rope(args);
     c.expect_near(x.view(), "y");
-    args.x = dy.view(), args.inverse = true;
+    args.x = dy.view();
+    args.inverse = true;
     c.variant().table->rope(args);
     c.expect_near(dy.view(), "dx");
   });
@@ -137,7 +138,8 @@ TEST(Operators, RopeWithLinearScaling) {
   constexpr int kHeads = 2, kDim = 8, kHalf = kDim / 2;
   const std::vector<std::int32_t> positions = {0, 1, 7, 100, 4095};
   ModelSpec model;
-  model.head_dim = kDim, model.rope_theta = 10000;
+  model.head_dim = kDim;
+  model.rope_theta = 10000;
   for (const double factor : {1.0, 2.5, 8.0})
     for (const Dtype dtype : {Dtype::fp64, Dtype::fp32})
       for (const KernelTable* kernels : {&cpu_reference_kernels(), &cpu_kernels()}) {
@@ -175,9 +177,11 @@ TEST(Operators, RopeWithLinearScaling) {
 // cosines as long as is stated, or as the ratio of both lengths makes them.
 TEST(Operators, LongropeTakesATableByTheSequencesLength) {
   ModelSpec model;
-  model.head_dim = 4, model.rope_theta = 100;
+  model.head_dim = 4;
+  model.rope_theta = 100;
   model.rope_scaling = RopeScaling{.type = "longrope", .factor = 16, .original_max_positions = 8};
-  model.rope_scaling->short_factor = {1, 2}, model.rope_scaling->long_factor = {4, 5};
+  model.rope_scaling->short_factor = {1, 2};
+  model.rope_scaling->long_factor = {4, 5};
   EXPECT_EQ(rope_frequencies(model, 8), (std::vector<double>{1.0, std::pow(100.0, -0.5) / 2}));
   EXPECT_EQ(rope_frequencies(model, 9), (std::vector<double>{1.0 / 4, std::pow(100.0, -0.5) / 5}));
   EXPECT_NEAR(rope_magnitude(model), std::sqrt(1 + 4.0 / 3), 1e-15) << "log2 of 16 over log2 of 8";

@@ -94,7 +94,8 @@ TEST(RandomNormal, LogarithmAndCircleAreThoseOfLibm) {
   for (std::uint64_t i = 0; i < 200000; ++i) {
     const counter::Block b = counter::philox({{static_cast<std::uint32_t>(i), 0, 0, 0}}, 5);
     look(std::uint64_t{b.word[0]} << 32 | b.word[1]);
-    look(i << 12), look(~(i << 12));  // next to 0 and to 1
+    look(i << 12);
+    look(~(i << 12));  // next to 0 and to 1
   }
   EXPECT_LT(worst_log, 1e-13);
   EXPECT_LT(worst_circle, 2e-15);
@@ -107,7 +108,10 @@ TEST(RandomNormal, AreNormal) {
   // Two tensors of one model, element by element.
   const std::vector<double> a = numbers_of(2, kSample), b = numbers_of(3, kSample);
   std::vector<double> turns;
-  for (std::size_t i = 0; i < a.size() / 2; ++i) turns.push_back(a[i]), turns.push_back(b[i]);
+  for (std::size_t i = 0; i < a.size() / 2; ++i) {
+    turns.push_back(a[i]);
+    turns.push_back(b[i]);
+  }
   EXPECT_EQ(not_normal(turns), "");
 }
 

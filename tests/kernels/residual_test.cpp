@@ -34,8 +34,11 @@ TEST(Residual, AsOneCallAfterAnother) {
                               .y = y_apart.view(),
                               .inverse_rms = inverse_apart.view()};
       k.rmsnorm_forward(args);
-      args.x = stream.view(), args.y = y.view(), args.inverse_rms = inverse.view();
-      args.branch = branch.view(), args.kept = kept.view();
+      args.x = stream.view();
+      args.y = y.view();
+      args.inverse_rms = inverse.view();
+      args.branch = branch.view();
+      args.kept = kept.view();
       k.rmsnorm_forward(args);
       EXPECT_EQ(to_doubles(stream.view()), to_doubles(apart.view()));
       EXPECT_EQ(to_doubles(kept.view()), to_doubles(apart.view()));
@@ -43,7 +46,8 @@ TEST(Residual, AsOneCallAfterAnother) {
       EXPECT_EQ(to_doubles(inverse.view()), to_doubles(inverse_apart.view()));
       EXPECT_NE(to_doubles(stream.view()), to_doubles(before.view())) << "control";
 
-      args.x = before.view(), args.branch = {};
+      args.x = before.view();
+      args.branch = {};
       k.rmsnorm_forward(args);
       EXPECT_EQ(to_doubles(kept.view()), to_doubles(before.view())) << "a copy alone";
       EXPECT_NE(to_doubles(y.view()), to_doubles(y_apart.view())) << "control";

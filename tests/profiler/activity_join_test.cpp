@@ -27,7 +27,8 @@ TEST(ActivityJoin, TagsAreOrderedByRankStepAndOperation) {
 TEST(ActivityJoin, AnOperationLastsFromItsFirstKernelToItsLast) {
   ActivityJoin join;
   const std::uint64_t tag = operation_tag(0, 1, 5);
-  join.add(TaggedCall{10, tag}), join.add(TaggedCall{11, tag});
+  join.add(TaggedCall{10, tag});
+  join.add(TaggedCall{11, tag});
   join.add(GpuActivity{10, 1000, 1400});
   join.add(GpuActivity{11, 1500, 1900});
   join.add(GpuActivity{11, 1850, 2000});  // of the same call, beside the one before
@@ -78,9 +79,12 @@ TEST(ActivityJoin, RecordsInAnyOrder) {
 
 TEST(ActivityJoin, StepsAndRanksApart) {
   ActivityJoin join;
-  join.add(TaggedCall{1, operation_tag(0, 1, 5)}), join.add(GpuActivity{1, 10, 20});
-  join.add(TaggedCall{2, operation_tag(0, 2, 5)}), join.add(GpuActivity{2, 30, 40});
-  join.add(TaggedCall{3, operation_tag(1, 2, 5)}), join.add(GpuActivity{3, 50, 60});
+  join.add(TaggedCall{1, operation_tag(0, 1, 5)});
+  join.add(GpuActivity{1, 10, 20});
+  join.add(TaggedCall{2, operation_tag(0, 2, 5)});
+  join.add(GpuActivity{2, 30, 40});
+  join.add(TaggedCall{3, operation_tag(1, 2, 5)});
+  join.add(GpuActivity{3, 50, 60});
   EXPECT_EQ(take_step(join, 0, 2).size(), 1u);
   EXPECT_EQ(take_step(join, 0, 1).size(), 1u);
   EXPECT_EQ(take_step(join, 1, 2).begin()->second.first_ns, 50u);

@@ -70,8 +70,11 @@ TEST(MachineSweep, OfSixRanksOnTwoNodes) {
   std::vector<MachineMeasurement> measured;
   run_local_ranks(6, [&](Communicator& rank) {
     SweepOptions options;
-    options.repetitions = 1, options.copy_bytes = 4096, options.formats = {Dtype::fp32};
-    options.extents = {16}, options.collective_bytes = {4096};
+    options.repetitions = 1;
+    options.copy_bytes = 4096;
+    options.formats = {Dtype::fp32};
+    options.extents = {16};
+    options.collective_bytes = {4096};
     options.node = rank.rank() < 3 ? "here" : "there";
     CpuDeviceOptions cpu;
     cpu.on_error = [&](const std::string& what) { rank.abort(what); };
@@ -131,7 +134,9 @@ TEST(MachineSweep, OfTwoRanks) {
   WorkProfile profile;
   facts.libraries = {"none"};
   MachineCondition& condition = facts.conditions.emplace_back();
-  condition.at = "before copies", condition.time_s = 0.5, condition.temperature_C = 40;
+  condition.at = "before copies";
+  condition.time_s = 0.5;
+  condition.temperature_C = 40;
   condition.limited_by = "heat";
   profile.timed_by = "events";
   profile.facts = facts;

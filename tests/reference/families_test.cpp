@@ -130,8 +130,10 @@ TEST_P(Families, WeightsComeOutWithTheSameBits) {
   EXPECT_EQ(read, expected);
   std::vector<double> values, others;
   for (const ModelSlice& s : model_tensors(expected)) {
-    values.assign(static_cast<std::size_t>(s.model_rows * s.model_cols), 0), others = values;
-    c.folder.weights()(s, values), again.weights()(s, others);
+    values.assign(static_cast<std::size_t>(s.model_rows * s.model_cols), 0);
+    others = values;
+    c.folder.weights()(s, values);
+    again.weights()(s, others);
     EXPECT_EQ(values, others) << s.name;
   }
 }

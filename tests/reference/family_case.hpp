@@ -36,14 +36,17 @@ struct FamilyCase {
     }
     training.start = batch.weights;
     const SafetensorsFile expected(family_folder(name) / "expected.safetensors");
-    batch.ids = read_tokens(expected, "ids"), batch.targets = read_tokens(expected, "targets");
+    batch.ids = read_tokens(expected, "ids");
+    batch.targets = read_tokens(expected, "targets");
     const auto& shape = expected.require("ids").shape;
     batch.batch = training.batch = static_cast<int>(shape[0]);
     batch.seq = training.seq = static_cast<int>(shape[1]);
-    batch.logits = read_doubles(expected, "logits"), batch.loss = read_doubles(expected, "loss");
+    batch.logits = read_doubles(expected, "logits");
+    batch.loss = read_doubles(expected, "loss");
     batch.gradients = read_all(expected, "grad.");
     training.tokens = read_tokens(expected, "tokens");
-    training.loss = read_doubles(expected, "losses"), training.norm = read_doubles(expected, "norms");
+    training.loss = read_doubles(expected, "losses");
+    training.norm = read_doubles(expected, "norms");
     training.final_weights = read_all(expected, "final.");
   }
 };

@@ -27,8 +27,10 @@ struct TrainingCase {
     const SafetensorsFile expected(folder / "training.safetensors");
     tokens = read_tokens(expected, "tokens");
     const auto& shape = expected.require("tokens").shape;
-    batch = static_cast<int>(shape[1]), seq = static_cast<int>(shape[2]) - 1;
-    loss = read_doubles(expected, "loss"), norm = read_doubles(expected, "grad_norm");
+    batch = static_cast<int>(shape[1]);
+    seq = static_cast<int>(shape[2]) - 1;
+    loss = read_doubles(expected, "loss");
+    norm = read_doubles(expected, "grad_norm");
     rate = read_doubles(expected, "lr");
     final_weights = read_all(expected, "final.");
   }
@@ -51,7 +53,9 @@ inline WholeState train_case(const TrainingCase& c, const std::string& key, Dtyp
   const ExecutionGraph graph =
       graph_to_run(key, c.model, runnable_training(c.batch, dtype, c.seq), *ranks.kernels);
   OptimizerSpec optimizer;
-  optimizer.rate = 5e-3, optimizer.warmup_steps = 4, optimizer.total_steps = 20;
+  optimizer.rate = 5e-3;
+  optimizer.warmup_steps = 4;
+  optimizer.total_steps = 20;
   const SequenceSource sequences = [&](std::int64_t step, int sequence, std::span<std::int32_t> out) {
     const auto first = static_cast<std::ptrdiff_t>((step * c.batch + sequence) * (c.seq + 1));
     std::copy_n(c.tokens.begin() + first, out.size(), out.begin());

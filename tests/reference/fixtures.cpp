@@ -68,11 +68,14 @@ GradientCase::GradientCase(const std::string& name) {
   model = read_hugging_face_config(folder / "config.json");
   weights = read_all(SafetensorsFile(folder / "model.safetensors"));
   const SafetensorsFile given(folder / "batch.safetensors"), expected(folder / "expected.safetensors");
-  ids = read_tokens(given, "input_ids"), targets = read_tokens(given, "targets");
+  ids = read_tokens(given, "input_ids");
+  targets = read_tokens(given, "targets");
   const auto& shape = given.require("input_ids").shape;
-  batch = static_cast<int>(shape[0]), seq = static_cast<int>(shape[1]);
+  batch = static_cast<int>(shape[0]);
+  seq = static_cast<int>(shape[1]);
   gradients = read_all(expected, "grad.");
-  logits = read_doubles(expected, "logits"), loss = read_doubles(expected, "loss");
+  logits = read_doubles(expected, "logits");
+  loss = read_doubles(expected, "loss");
 }
 
 std::pair<double, std::string> furthest(const GradientCase& c, const StepResult& got) {

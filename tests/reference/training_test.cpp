@@ -106,7 +106,8 @@ TEST_P(Training, TwentySteps) {
     for (int b = 0; b < batch; ++b)
       for (int i = 0; i < seq; ++i) {
         const std::int32_t* row = tokens.data() + (step * batch + b) * (seq + 1);
-        ids.push_back(row[i]), targets.push_back(row[i + 1]);
+        ids.push_back(row[i]);
+        targets.push_back(row[i + 1]);
       }
     const StepResult got =
         VirtualLlama(model, {.dtype = numbers.dtype, .kernels = numbers.kernels}, optimizer.weights())
@@ -151,8 +152,13 @@ INSTANTIATE_TEST_SUITE_P(Fast, Training,
 // gradient's projection on it. Numbers: central difference, relative 1e-6. Needs no fixture.
 TEST(FiniteDifferences, WholeModel) {
   ModelSpec model;
-  model.n_layers = 2, model.hidden = 24, model.n_heads = 4, model.n_kv_heads = 2, model.head_dim = 10;
-  model.ffn_hidden = 37, model.vocab_size = 29;
+  model.n_layers = 2;
+  model.hidden = 24;
+  model.n_heads = 4;
+  model.n_kv_heads = 2;
+  model.head_dim = 10;
+  model.ffn_hidden = 37;
+  model.vocab_size = 29;
   std::uint64_t state = 12345;  // a small generator of its own, so that the numbers are the same everywhere
   const auto uniform = [&] {
     state = state * 6364136223846793005u + 1442695040888963407u;

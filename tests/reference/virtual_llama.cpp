@@ -11,7 +11,8 @@ VirtualLlama::VirtualLlama(const ModelSpec& model, const VirtualLayout& layout, 
   for (int cp = 0; cp < layout.cp; ++cp)
     for (int tp = 0; tp < layout.tp; ++tp) {
       Rank r;
-      r.tp = tp, r.cp = cp;
+      r.tp = tp;
+      r.cp = cp;
       for (const auto& [name, values] : weights) {
         const Slice s = slice(name, tp);
         std::vector<double> part(static_cast<std::size_t>(s.rows * s.cols));
@@ -56,8 +57,11 @@ VirtualLlama::Slice VirtualLlama::slice(const std::string& name, int t) const {
 
 BlockWork VirtualLlama::work(const Rank& r, BlockKind kind, Pass pass) const {
   BlockWork w;
-  w.kind = kind, w.pass = pass;
-  w.batch = batch_, w.seq_q = seq_ / layout_.cp, w.seq_k = seq_;
+  w.kind = kind;
+  w.pass = pass;
+  w.batch = batch_;
+  w.seq_q = seq_ / layout_.cp;
+  w.seq_k = seq_;
   w.hidden = model_.hidden;
   w.heads = model_.n_heads / layout_.tp;
   w.kv_heads = std::max(1, model_.n_kv_heads / layout_.tp);
@@ -75,8 +79,10 @@ BlockContext VirtualLlama::context(const Rank& r) const {
   BlockContext c;
   c.kernels = layout_.kernels;
   c.norm_eps = model_.norm_eps;
-  c.rope_cos = rope_.cos(), c.rope_sin = rope_.sin();
-  c.positions = r.positions, c.key_positions = key_positions_;
+  c.rope_cos = rope_.cos();
+  c.rope_sin = rope_.sin();
+  c.positions = r.positions;
+  c.key_positions = key_positions_;
   c.cp = layout_.cp;
   return c;
 }
@@ -175,14 +181,16 @@ VirtualLlama::PerRank VirtualLlama::scatter_keys(const PerRank& dkeys) const {
 
 void VirtualLlama::start(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
                          int batch) {
-  batch_ = batch, seq_ = static_cast<int>(ids.size()) / batch;
+  batch_ = batch;
+  seq_ = static_cast<int>(ids.size()) / batch;
   valid_ = std::count_if(targets.begin(), targets.end(), [](std::int32_t t) { return t != kIgnoreTarget; });
   const Dtype statistic = accumulator_of(layout_.dtype);
   rope_ = RopeTable(model_, seq_, statistic);
   key_positions_ = gathered_positions(seq_, layout_.cp);
   for (Rank& r : ranks_) {
     r.positions = context_positions(seq_, layout_.cp, r.cp);
-    r.ids.clear(), r.targets.clear();
+    r.ids.clear();
+    r.targets.clear();
     for (int b = 0; b < batch; ++b)
       for (std::int32_t p : r.positions) {
         r.ids.push_back(ids[static_cast<std::size_t>(b * seq_ + p)]);
@@ -192,13 +200,17 @@ void VirtualLlama::start(std::span<const std::int32_t> ids, std::span<const std:
       r.gradients[name] = Matrix(statistic, matrix.view().rows, matrix.view().cols);
     if (model_.tied_embeddings)
       r.gradients["head"] = Matrix(statistic, weight(r, head_name()).rows, model_.hidden);
-    r.buffers.clear(), r.saved.clear();
+    r.buffers.clear();
+    r.saved.clear();
     const auto keep = [&](BlockKind kind) {
       const BlockWork w = work(r, kind, Pass::forward);
       r.buffers.emplace_back(static_cast<std::size_t>(saved_bytes(w).v / 8));
       r.saved.emplace_back(saved_tensors(w), r.buffers.back().data());
     };
-    for (int layer = 0; layer < model_.n_layers; ++layer) keep(BlockKind::attention), keep(BlockKind::mlp);
+    for (int layer = 0; layer < model_.n_layers; ++layer) {
+      keep(BlockKind::attention);
+      keep(BlockKind::mlp);
+    }
     keep(BlockKind::head);
   }
 }
@@ -234,15 +246,20 @@ StepResult VirtualLlama::run(std::span<const std::int32_t> ids, std::span<const 
                                            .first_id = slice(embedding, ranks_[i].tp).first_row});
   PerRank streams = reduce_tokens(rows);
   PerRank gradients = local_matrices();
-  for (std::size_t i = 0; i < ranks_.size(); ++i)
-    ranks_[i].stream = std::move(streams[i]), ranks_[i].gradient = std::move(gradients[i]);
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    ranks_[i].stream = std::move(streams[i]);
+    ranks_[i].gradient = std::move(gradients[i]);
+  }
 
   StepResult result;
   for (int layer = 0; layer < model_.n_layers; ++layer) pending_ = mlp_branch(layer);
   result.loss = loss_forward(result.logits);
 
   norm_gradient(2 * model_.n_layers, "model.norm.weight", head_gradient(), false);
-  for (int layer = model_.n_layers - 1; layer >= 0; --layer) mlp_gradient(layer), attention_gradient(layer);
+  for (int layer = model_.n_layers - 1; layer >= 0; --layer) {
+    mlp_gradient(layer);
+    attention_gradient(layer);
+  }
   std::vector<TensorView> local;
   for (const Rank& r : ranks_) local.push_back(r.gradient.view());
   const PerRank drows = gather_tokens(local);

@@ -64,8 +64,10 @@ void VirtualLlama::mlp_gradient(int layer) {
                            .dbranch = dbranch[i].view(),
                            .dnormed = dnormed[i].view()};
     if (layout_.split_backward) {
-      w.pass = Pass::backward_input, mlp_backward(context(r), w, unit);
-      w.pass = Pass::backward_weight, mlp_backward(context(r), w, unit);
+      w.pass = Pass::backward_input;
+      mlp_backward(context(r), w, unit);
+      w.pass = Pass::backward_weight;
+      mlp_backward(context(r), w, unit);
     } else {
       mlp_backward(context(r), w, unit);
     }
@@ -74,6 +76,14 @@ void VirtualLlama::mlp_gradient(int layer) {
 }
 
 void VirtualLlama::attention_gradient(int layer) {
+  // Both halves of a split backward, one after the other.
+  const auto in_halves = [&](const Rank& r, BlockWork w, const auto& backward, const auto& unit) {
+    if (!layout_.split_backward) return backward(context(r), w, unit);
+    for (const Pass half : {Pass::backward_input, Pass::backward_weight}) {
+      w.pass = half;
+      backward(context(r), w, unit);
+    }
+  };
   const auto saved = [&](const Rank& r) -> const TensorSet& {
     return r.saved[static_cast<std::size_t>(attention_set(layer))];
   };
@@ -88,7 +98,7 @@ void VirtualLlama::attention_gradient(int layer) {
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     const Rank& r = ranks_[i];
     const TensorSet& s = saved(r);
-    BlockWork w = work(r, BlockKind::attention, Pass::backward);
+    const BlockWork w = work(r, BlockKind::attention, Pass::backward);
     std::vector<std::uint64_t> memory(static_cast<std::size_t>(total_bytes(workspace_tensors(w, 0)).v / 8));
     const TensorSet workspace(workspace_tensors(w, 0), memory.data());
     const TensorSet& core = w.recompute_core ? workspace : s;
@@ -105,29 +115,18 @@ void VirtualLlama::attention_gradient(int layer) {
                                  .core = workspace["core"],
                                  .dq = dq[i].view(),
                                  .dkeys = dkeys[i].view()};
-    if (layout_.split_backward) {
-      w.pass = Pass::backward_input, attention_backward(context(r), w, unit);
-      w.pass = Pass::backward_weight, attention_backward(context(r), w, unit);
-    } else {
-      attention_backward(context(r), w, unit);
-    }
+    in_halves(r, w, attention_backward, unit);
   }
   const PerRank dkv = scatter_keys(dkeys), dnormed = full_matrices(model_.hidden);
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     const Rank& r = ranks_[i];
-    BlockWork w = work(r, BlockKind::qkv, Pass::backward);
     const QkvBackward unit{.weights = attention(r, layer, false),
                            .gradients = attention(r, layer, true),
                            .normed = normed[i].view(),
                            .dq = dq[i].view(),
                            .dkv = dkv[i].view(),
                            .dnormed = dnormed[i].view()};
-    if (layout_.split_backward) {
-      w.pass = Pass::backward_input, qkv_backward(context(r), w, unit);
-      w.pass = Pass::backward_weight, qkv_backward(context(r), w, unit);
-    } else {
-      qkv_backward(context(r), w, unit);
-    }
+    in_halves(r, work(r, BlockKind::qkv, Pass::backward), qkv_backward, unit);
   }
   norm_gradient(attention_set(layer), layer_name(layer, "input_layernorm"), reduce_tokens(dnormed), true);
 }

@@ -58,7 +58,8 @@ inline SmallResult small_run(const ParallelPlan& plan, const SmallRun& how = {})
                  .weights = random_weights(how.model, 1),
                  .steps = how.steps,
                  .ranks = {.apart = how.apart, .around = how.around}};
-  whole.optimizer.rate = 1e-2, whole.optimizer.clip_norm = how.clip_norm;
+  whole.optimizer.rate = 1e-2;
+  whole.optimizer.clip_norm = how.clip_norm;
   whole.options.executor.replay = how.replay;
   whole.options.documents_apart = how.documents_apart;
   whole.options.executor.adversarial_seed = how.order;
@@ -66,8 +67,10 @@ inline SmallResult small_run(const ParallelPlan& plan, const SmallRun& how = {})
   WholeState ended = run_whole(whole);
   SmallResult result;
   result.programs = ended.programs;
-  for (const StepReport& step : ended.steps)
-    result.loss.push_back(step.loss), result.norm.push_back(step.gradient_norm);
+  for (const StepReport& step : ended.steps) {
+    result.loss.push_back(step.loss);
+    result.norm.push_back(step.gradient_norm);
+  }
   for (auto& [field, tensors] : ended.state)
     for (auto& [name, values] : tensors)
       result.state[name + "/" + std::to_string(static_cast<int>(field))] = std::move(values);

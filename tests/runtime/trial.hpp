@@ -59,7 +59,8 @@ struct Trial {
     try {
       train(run);
     } catch (const ConfigError& e) {
-      error = e.what(), config_error = true;
+      error = e.what();
+      config_error = true;
     } catch (const BackendError& e) {
       error = e.what();
     }

@@ -29,7 +29,10 @@ inline double rate() { return *rc::gen::element(0.0, 1e9, 2.35e11, 1.0 / 3.0) * 
 // Any plan that a key can state: chunks follow one another, layers only with full recompute.
 inline ParallelPlan plan() {
   ParallelPlan p;
-  p.tp = upto(1, 16), p.cp = upto(1, 8), p.pp = upto(1, 16), p.dp = upto(1, 512);
+  p.tp = upto(1, 16);
+  p.cp = upto(1, 8);
+  p.pp = upto(1, 16);
+  p.dp = upto(1, 512);
   p.vp = upto(1, 8);
   p.sequence_parallel = *rc::gen::arbitrary<bool>();
   p.schedule = one_of<PipelineSchedule>(4);
@@ -62,10 +65,14 @@ inline ParallelPlan plan() {
 
 inline TrainingSpec training() {
   TrainingSpec t;
-  t.seq_len = upto(1, 131072), t.global_batch = upto(1, 16384);
+  t.seq_len = upto(1, 131072);
+  t.global_batch = upto(1, 16384);
   t.compute = one_of<Dtype>(6);
   const auto kept = [] { return *rc::gen::element(Dtype::fp16, Dtype::bf16, Dtype::fp32, Dtype::fp64); };
-  t.parameter = kept(), t.gradient = kept(), t.reduction = kept(), t.optimizer_state = kept();
+  t.parameter = kept();
+  t.gradient = kept();
+  t.reduction = kept();
+  t.optimizer_state = kept();
   t.stack = *rc::gen::element<std::string>("megatron-core", "\"odd\" name\n", "x");
   return t;
 }
@@ -74,37 +81,51 @@ inline ModelSpec model() {
   ModelSpec m;
   m.name = *rc::gen::element<std::string>("", "llama", "a \"b\"");
   m.n_layers = upto(1, 200);
-  m.n_kv_heads = upto(1, 64), m.n_heads = m.n_kv_heads * upto(1, 16);
-  m.head_dim = 2 * upto(1, 128), m.hidden = upto(1, 20000);
-  m.ffn_hidden = upto(1, 60000), m.vocab_size = upto(1, 300000), m.max_positions = upto(1, 1 << 20);
+  m.n_kv_heads = upto(1, 64);
+  m.n_heads = m.n_kv_heads * upto(1, 16);
+  m.head_dim = 2 * upto(1, 128);
+  m.hidden = upto(1, 20000);
+  m.ffn_hidden = upto(1, 60000);
+  m.vocab_size = upto(1, 300000);
+  m.max_positions = upto(1, 1 << 20);
   for (bool ModelSpec::*flag : {&ModelSpec::gated_mlp, &ModelSpec::tied_embeddings, &ModelSpec::linear_bias,
                                 &ModelSpec::qkv_bias, &ModelSpec::output_bias, &ModelSpec::mlp_bias,
                                 &ModelSpec::embedding_norm, &ModelSpec::normalized_head})
     m.*flag = *rc::gen::arbitrary<bool>();
-  m.norm = one_of<NormKind>(2), m.position = one_of<PositionKind>(3), m.qk_norm = one_of<QkNorm>(3);
+  m.norm = one_of<NormKind>(2);
+  m.position = one_of<PositionKind>(3);
+  m.qk_norm = one_of<QkNorm>(3);
   if (m.norm == NormKind::rms) m.norm_placement = one_of<NormPlacement>(2);
   m.window = *rc::gen::arbitrary<bool>() ? upto(1, 1 << 20) : 0;
-  m.rope_theta = 1 + share() * 1e6, m.norm_eps = share() * 1e-4;
+  m.rope_theta = 1 + share() * 1e6;
+  m.norm_eps = share() * 1e-4;
   if (m.position == PositionKind::rope && *rc::gen::arbitrary<bool>()) {
     m.rope_scaling =
         RopeScaling{*rc::gen::element<std::string>("llama3", "linear", "dynamic", "yarn", "longrope"),
                     1 + share() * 31, 1 + share(), 3 + share(), upto(1, 100000)};
     if (m.rope_scaling->type == "longrope" && *rc::gen::arbitrary<bool>())
-      for (int i = 0; i < m.head_dim / 2; ++i)
-        m.rope_scaling->short_factor.push_back(1 + share()),
-            m.rope_scaling->long_factor.push_back(1 + share() * 60);
+      for (int i = 0; i < m.head_dim / 2; ++i) {
+        m.rope_scaling->short_factor.push_back(1 + share());
+        m.rope_scaling->long_factor.push_back(1 + share() * 60);
+      }
   }
   return m;
 }
 
 inline GroupShape group() {
   GroupShape g;
-  g.size = upto(1, 4096), g.nodes = upto(1, 512), g.ranks_per_node = upto(1, 72);
-  g.node_bandwidth = BytesPerSecond(rate()), g.network_bandwidth = BytesPerSecond(rate());
-  g.node_latency = Seconds(share() * 1e-4), g.network_latency = Seconds(share() * 1e-4);
+  g.size = upto(1, 4096);
+  g.nodes = upto(1, 512);
+  g.ranks_per_node = upto(1, 72);
+  g.node_bandwidth = BytesPerSecond(rate());
+  g.network_bandwidth = BytesPerSecond(rate());
+  g.node_latency = Seconds(share() * 1e-4);
+  g.network_latency = Seconds(share() * 1e-4);
   g.network_start = Seconds(*rc::gen::arbitrary<bool>() ? share() * 1e-4 : 0);
-  g.switched = *rc::gen::arbitrary<bool>(), g.in_switch = *rc::gen::arbitrary<bool>();
-  g.in_network = *rc::gen::arbitrary<bool>(), g.reduces_inside = *rc::gen::arbitrary<bool>();
+  g.switched = *rc::gen::arbitrary<bool>();
+  g.in_switch = *rc::gen::arbitrary<bool>();
+  g.in_network = *rc::gen::arbitrary<bool>();
+  g.reduces_inside = *rc::gen::arbitrary<bool>();
   return g;
 }
 
@@ -113,16 +134,21 @@ inline Work work() {
   switch (upto(0, 4)) {
     case 0: {
       BlockWork w;
-      w.kind = one_of<BlockKind>(static_cast<int>(kBlockKindNames.size())), w.pass = one_of<Pass>(6);
+      w.kind = one_of<BlockKind>(static_cast<int>(kBlockKindNames.size()));
+      w.pass = one_of<Pass>(6);
       for (int BlockWork::*extent :
            {&BlockWork::batch, &BlockWork::seq_q, &BlockWork::seq_k, &BlockWork::hidden, &BlockWork::heads,
             &BlockWork::kv_heads, &BlockWork::head_dim, &BlockWork::ffn, &BlockWork::vocab, &BlockWork::tp})
         w.*extent = upto(0, 3) == 0 ? 0 : upto(1, 300000);
-      w.sequence_parallel = *rc::gen::arbitrary<bool>(), w.gated = *rc::gen::arbitrary<bool>();
+      w.sequence_parallel = *rc::gen::arbitrary<bool>();
+      w.gated = *rc::gen::arbitrary<bool>();
       w.recompute_core = *rc::gen::arbitrary<bool>();
-      w.window = upto(0, 3) == 0 ? upto(1, 300000) : 0, w.chunk = upto(0, 3) == 0 ? upto(1, 300000) : 0;
-      w.bias = *rc::gen::arbitrary<bool>(), w.joined = *rc::gen::arbitrary<bool>(),
-      w.short_logits = *rc::gen::arbitrary<bool>(), w.normalized = *rc::gen::arbitrary<bool>(),
+      w.window = upto(0, 3) == 0 ? upto(1, 300000) : 0;
+      w.chunk = upto(0, 3) == 0 ? upto(1, 300000) : 0;
+      w.bias = *rc::gen::arbitrary<bool>();
+      w.joined = *rc::gen::arbitrary<bool>();
+      w.short_logits = *rc::gen::arbitrary<bool>();
+      w.normalized = *rc::gen::arbitrary<bool>();
       w.qk_norm = one_of<QkNorm>(3);
       w.dtype = one_of<Dtype>(6);
       return w;

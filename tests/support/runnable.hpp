@@ -10,7 +10,8 @@ namespace sextant::testing {
 inline TrainingSpec runnable_training(int global_batch, Dtype dtype = Dtype::fp32, int seq_len = 32) {
   TrainingSpec t = tiny_training(global_batch);
   t.seq_len = seq_len;
-  t.compute = dtype, t.parameter = kept_as(dtype);
+  t.compute = dtype;
+  t.parameter = kept_as(dtype);
   t.gradient = t.reduction = t.optimizer_state = accumulator_of(dtype);
   t.stack = "sextant";
   return t;

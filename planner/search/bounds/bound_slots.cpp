@@ -16,8 +16,9 @@ class Copies {
       : times_(p), scratch_(scratch), ring_(static_cast<std::size_t>(p.ring)) {
     if (p.offloaded.empty()) return;
     for (const auto& o : p.offloaded) most_ = std::max(most_, static_cast<std::size_t>(o.last - o.first));
-    scratch_.out_lane.assign(stages, 0.0), scratch_.in_lane.assign(stages, 0.0),
-        scratch_.turn.assign(stages, 0);
+    scratch_.out_lane.assign(stages, 0.0);
+    scratch_.in_lane.assign(stages, 0.0);
+    scratch_.turn.assign(stages, 0);
     scratch_.readers.assign(stages * ring_, 0.0);
     scratch_.copied.resize(std::max(scratch_.copied.size(), slots * most_));  // written before it is read
   }
@@ -76,10 +77,6 @@ class Copies {
   std::size_t ring_, most_ = 0;
 };
 
-}  // namespace
-
-namespace {
-
 // What slots take on their stages, by SlotStep::of.
 void fill_taken(const PipelineTimes& p, const StageStates& state, std::vector<SlotScratch::Taken>& out) {
   const auto pp = static_cast<std::uint32_t>(p.pp);
@@ -90,20 +87,30 @@ void fill_taken(const PipelineTimes& p, const StageStates& state, std::vector<Sl
   std::uint32_t s = 0;
   for (std::size_t chunk = 0; chunk < n_chunks; ++chunk, s = s + 1 == pp ? 0 : s + 1) {
     SlotScratch::Taken* t = &out[kSlotKinds * chunk];
+    std::fill_n(t, kSlotKinds, SlotScratch::Taken{.lane = s, .way = 2 * pp});
     SlotScratch::Taken &forward = t[0], &backward = t[1], &weight = t[2];
-    forward.span = p.forward[chunk], forward.held = forward.compute = p.busy_forward[chunk];
-    backward.span = p.backward[chunk], backward.held = backward.compute = p.busy[chunk];
+    forward.span = p.forward[chunk];
+    forward.held = forward.compute = p.busy_forward[chunk];
+    backward.span = p.backward[chunk];
+    backward.held = backward.compute = p.busy[chunk];
     weight.span = weight.held = weight.compute = p.weight[chunk];
-    // Fetches and reductions on the compute lane; what the slot sends may leave before the last of them, and they may
-    // fill what waits the slot has.
-    if (known) forward.held += state[s].per_forward, backward.held += state[s].per_backward;
+    // Fetches and reductions on the compute lane: sends may leave before the last, and they may fill waits.
+    if (known) {
+      forward.held += state[s].per_forward;
+      backward.held += state[s].per_backward;
+    }
     if (pp == 1 && !state.empty()) {
       forward.span = std::max(forward.span, state[s].forward_floor);
       backward.span = std::max(backward.span, state[s].backward_floor);
     }
-    for (std::size_t kind = 0; kind < kSlotKinds; ++kind) t[kind].lane = s, t[kind].way = 2 * pp;
-    if (chunk + 1 < n_chunks) forward.send = p.send[s], forward.way = s;
-    if (chunk > 0) backward.send = p.send[s == 0 ? pp - 1 : s - 1], backward.way = pp + s;
+    if (chunk + 1 < n_chunks) {
+      forward.send = p.send[s];
+      forward.way = s;
+    }
+    if (chunk > 0) {
+      backward.send = p.send[s == 0 ? pp - 1 : s - 1];
+      backward.way = pp + s;
+    }
   }
 }
 
@@ -115,14 +122,14 @@ std::vector<SlotStep> steps_by_depth(PipelineSchedule schedule, int pp, int vp, 
   const std::vector<StageSlot> order = merged_order(schedule, pp, vp, microbatches);
   std::vector<SlotStep> in_order;
   std::vector<std::uint32_t> depths, before;  // by step; steps of lower depth, by depth
-  in_order.reserve(order.size()), depths.reserve(order.size());
+  in_order.reserve(order.size());
+  depths.reserve(order.size());
   for (const StageSlot& merged : order) {
     const Slot& slot = merged.slot;
     const auto chunk = static_cast<std::uint32_t>(slot.chunk * pp + merged.stage);
-    SlotStep step;
+    SlotStep step{.from = nothing, .to = nowhere};
     step.at = chunk * m + slot.microbatch;
     step.of = static_cast<std::uint16_t>(kSlotKinds * chunk + static_cast<std::uint32_t>(slot.kind));
-    step.from = nothing, step.to = nowhere;
     const bool forward = slot.kind == SlotKind::forward, weight = slot.kind == SlotKind::weight;
     if (!weight && chunk != (forward ? 0 : last)) step.from = forward ? step.at : gradients + step.at;
     if (!weight && chunk != (forward ? last : 0)) step.to = forward ? step.at + m : gradients + step.at - m;
@@ -131,7 +138,8 @@ std::vector<SlotStep> steps_by_depth(PipelineSchedule schedule, int pp, int vp, 
     std::uint32_t& depth = lane[static_cast<std::size_t>(merged.stage)];
     depth = std::max(depth, step.from == nothing ? 0 : arrived[step.from]) + 1;
     arrived[step.to] = depth;
-    in_order.push_back(step), depths.push_back(depth);
+    in_order.push_back(step);
+    depths.push_back(depth);
     before.resize(std::max<std::size_t>(before.size(), depth + 2));
     ++before[depth + 1];
   }
@@ -206,7 +214,8 @@ double reduce_through_ring(const PipelineTimes& p, const StateTimes::Ring& ring,
   if (ring.all <= 0) return 0;
   const double begin = std::max(reduced, ready_to_reduce(p, chunk, ring.first, start));
   const double free = ring.but_two >= 0 ? begin + ring.but_two : but_one;
-  but_one = begin + ring.but_one, reduced = begin + ring.all;
+  but_one = begin + ring.but_one;
+  reduced = begin + ring.all;
   return free;
 }
 
@@ -257,7 +266,10 @@ double pass(const PipelineTimes& p, const StageStates& state, const SlotSteps& w
     if (ringed && step.of % kSlotKinds == static_cast<std::size_t>(SlotKind::backward))
       end = std::max(
           end, reduce_through_ring(p, state[t.lane].rings[chunk / pp], chunk, step, t.lane, start, scratch));
-    if (step.is_last) last_start[chunk] = start, last_busy[t.lane] = start + t.held;
+    if (step.is_last) {
+      last_start[chunk] = start;
+      last_busy[t.lane] = start + t.held;
+    }
     free = std::max(end, start + t.held);
     left[t.lane] -= t.compute;
     if (free + left[t.lane] > hopeless) return free + left[t.lane];
@@ -303,9 +315,12 @@ void least_of(std::span<const StageStates* const> states, Start start, StageStat
     }
     const StateTimes& first = (*states.front())[s];
     StateTimes t;
-    t.start = first.start, t.ready = first.ready;
-    t.per_forward = first.per_forward, t.per_backward = first.per_backward;
-    t.forward_floor = first.forward_floor, t.backward_floor = first.backward_floor;
+    t.start = first.start;
+    t.ready = first.ready;
+    t.per_forward = first.per_forward;
+    t.per_backward = first.per_backward;
+    t.forward_floor = first.forward_floor;
+    t.backward_floor = first.backward_floor;
     t.rings = first.rings;
     for (const StageStates* state : states.subspan(1)) {
       const StateTimes& other = (*state)[s];
@@ -317,7 +332,10 @@ void least_of(std::span<const StageStates* const> states, Start start, StageStat
       t.backward_floor = std::min(t.backward_floor, other.backward_floor);
       least_of(other.rings, t.rings);
     }
-    if (start == Start::open) t.start = 0, t.ready.clear();
+    if (start == Start::open) {
+      t.start = 0;
+      t.ready.clear();
+    }
     out.add(std::move(t));
   }
 }

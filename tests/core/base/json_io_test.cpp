@@ -75,7 +75,9 @@ std::string problems_of(std::string_view text) {
 
 Machine sample() {
   Machine m;
-  m.name = "dgx", m.memory = from_gib(79.65), m.cache = Bytes(1234567);
+  m.name = "dgx";
+  m.memory = from_gib(79.65);
+  m.cache = Bytes(1234567);
   m.link = {BytesPerSecond(235e9), Seconds(2.7e-6)};
   m.extra = {{BytesPerSecond(25e9), Seconds(5e-6)}, {BytesPerSecond(12.5e9), Seconds(0)}};
   m.peak = {{Dtype::bf16, FlopsPerSecond(989.4e12)}, {Dtype::fp32, FlopsPerSecond(67e12)}};

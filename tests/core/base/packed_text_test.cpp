@@ -17,8 +17,10 @@ std::string gzipped(const std::string& text) {
   z_stream z{};
   EXPECT_EQ(::deflateInit2(&z, Z_BEST_COMPRESSION, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
   std::string in = text, out(::deflateBound(&z, text.size()), '\0');
-  z.next_in = reinterpret_cast<Bytef*>(in.data()), z.avail_in = static_cast<uInt>(in.size());
-  z.next_out = reinterpret_cast<Bytef*>(out.data()), z.avail_out = static_cast<uInt>(out.size());
+  z.next_in = reinterpret_cast<Bytef*>(in.data());
+  z.avail_in = static_cast<uInt>(in.size());
+  z.next_out = reinterpret_cast<Bytef*>(out.data());
+  z.avail_out = static_cast<uInt>(out.size());
   EXPECT_EQ(::deflate(&z, Z_FINISH), Z_STREAM_END);
   out.resize(z.total_out);
   ::deflateEnd(&z);

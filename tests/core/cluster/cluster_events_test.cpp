@@ -52,7 +52,9 @@ TEST(ClusterEvents, RanksAreLostAndComeBackInThatOrder) {
 TEST(ClusterEvents, RanksAreThoseOfTheClusterBeforeAnything) {
   ClusterSpec sound = two_nodes();
   Defect gone;
-  gone.node = 0, gone.gpu = 1, gone.missing = true;
+  gone.node = 0;
+  gone.gpu = 1;
+  gone.missing = true;
   sound.defects.push_back(gone);
   const ClusterEvents events("step 1 kill rank 1\nstep 2 kill rank 1\nstep 3 kill rank 2\n", "events", sound);
   EXPECT_EQ(events.lost(1), (std::vector<GpuPlace>{{0, 2}}));

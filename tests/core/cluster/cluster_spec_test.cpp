@@ -70,7 +70,10 @@ RC_GTEST_PROP(ClusterSpecProperty, JsonRoundTripIsExact, ()) {
   c.jitter = {0.01, 0.2};
   c.defects = {{.node = 0, .gpu = 3, .compute_factor = 0.9}};
   c.defects.push_back({.node = 0, .nic = 2, .network_factor = 0.5});
-  if (c.nodes > 1) c.fabric.leaf_nodes = 1, c.defects.push_back({.leaf = 1, .network_factor = 0.25});
+  if (c.nodes > 1) {
+    c.fabric.leaf_nodes = 1;
+    c.defects.push_back({.leaf = 1, .network_factor = 0.25});
+  }
   ClusterSpec back;
   from_json(json::parse(json(c).dump()), back);
   RC_ASSERT(json(back) == json(c));
@@ -177,10 +180,13 @@ TEST(ClusterSpec, ContradictionsAreRefused) {
   ClusterSpec c;
   from_json(j, c);
   EXPECT_EQ(c.fabric.bandwidth.v, 250e9);
-  c.node.nics = 0, c.fabric.bandwidth = {};
+  c.node.nics = 0;
+  c.fabric.bandwidth = {};
   EXPECT_TELLS(complaint(c), "a network between 4 nodes");
   c = small_cluster(4);
-  c.node.link = NodeLinkKind::pcie, c.node.domain_nodes = 2, c.node.nvls = true;
+  c.node.link = NodeLinkKind::pcie;
+  c.node.domain_nodes = 2;
+  c.node.nvls = true;
   EXPECT_TELLS(complaint(c), "node.domain_nodes");
   EXPECT_TELLS(complaint(c), "node.nvls");
   c = small_cluster(131072);
@@ -201,7 +207,8 @@ TEST(ClusterSpec, PowerAndClockLimitsLowerTheClock) {
   EXPECT_TELLS(complaint(c), "device.power_limit_W");
   c.device.power_limit_W = 40;
   EXPECT_TELLS(complaint(c), "device.power_limit_W");
-  c.device.power_limit_W = 300, c.device.power_W = 0;
+  c.device.power_limit_W = 300;
+  c.device.power_W = 0;
   EXPECT_TELLS(complaint(c), "device.power_W");
 }
 

@@ -37,7 +37,10 @@ inline ClusterSpec small_cluster(int nodes) {
 
 inline ParallelPlan plan(int tp, int cp, int pp, int dp) {
   ParallelPlan p;
-  p.tp = tp, p.cp = cp, p.pp = pp, p.dp = dp;
+  p.tp = tp;
+  p.cp = cp;
+  p.pp = pp;
+  p.dp = dp;
   return p;
 }
 

@@ -25,7 +25,8 @@ class OwnPresets : public ::testing::Test {
   void SetUp() override { fs::copy(kShipped, presets_, fs::copy_options::recursive); }
   json device() const { return read_json_file(kShipped / "devices/H100-SXM5-80GB.json"); }
   void write(const std::string& name, json device) const {
-    device["device"]["name"] = name, device["aliases"] = device.value("own", json::array());
+    device["device"]["name"] = name;
+    device["aliases"] = device.value("own", json::array());
     device.erase("own");
     std::ofstream(presets_ / "devices" / (name + ".json")) << device;
   }

@@ -29,6 +29,7 @@ bool nic_serves(const ClusterSpec& c, int nic, int gpu) {
 }
 
 // What the header promises, taken literally: every group, every rank, every sharer; no blocks, no graph.
+// NOLINTNEXTLINE(readability-function-size): the definition, taken literally in one place
 GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initializer_list<Axis> axes,
                        int stage) {
   std::vector<std::pair<int, int>> places;  // rank -> node, GPU
@@ -119,8 +120,10 @@ GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initiali
     if (leaves_leaf) group_network /= c.fabric.oversubscription;
     if (by_domain.size() > 1) narrow(network, group_network);
     const int spread = static_cast<int>(by_domain.size()), full = static_cast<int>(fullest);
-    if (std::pair(spread, -full) > std::pair(out.nodes, out.nodes == 0 ? 0 : -out.ranks_per_node))
-      out.nodes = spread, out.ranks_per_node = full;
+    if (std::pair(spread, -full) > std::pair(out.nodes, out.nodes == 0 ? 0 : -out.ranks_per_node)) {
+      out.nodes = spread;
+      out.ranks_per_node = full;
+    }
     out.size = static_cast<int>(g.size());
   }
   out.node_bandwidth = BytesPerSecond(node_rate);
@@ -170,7 +173,10 @@ rc::Gen<ParallelPlan> any_plan(int most_ranks) {
       left /= n;
       return n;
     };
-    p.tp = take(), p.cp = take(), p.pp = take(), p.dp = take();
+    p.tp = take();
+    p.cp = take();
+    p.pp = take();
+    p.dp = take();
     std::array<Axis, 4> order = {Axis::tp, Axis::cp, Axis::dp, Axis::pp};
     for (std::size_t i = 3; i > 0; --i)
       std::swap(order[i], order[static_cast<std::size_t>(*rc::gen::inRange(0, int(i) + 1))]);
@@ -211,7 +217,10 @@ rc::Gen<ClusterSpec> any_cluster(bool defects) {
 // says, which takes nothing for granted.
 RC_GTEST_PROP(PlanLinks, StagesCalledAlikeAreEachAsAsked, ()) {
   ClusterSpec c = small_cluster(16);
-  if (*rc::gen::arbitrary<bool>()) c.fabric.leaf_nodes = 4, c.fabric.oversubscription = 2;
+  if (*rc::gen::arbitrary<bool>()) {
+    c.fabric.leaf_nodes = 4;
+    c.fabric.oversubscription = 2;
+  }
   if (*rc::gen::arbitrary<bool>()) c.node.nics = 4;
   const bool slow = *rc::gen::inRange(0, 4) == 0;
   if (slow) c.defects.push_back({.node = 9, .network_factor = 0.5});
@@ -223,11 +232,17 @@ RC_GTEST_PROP(PlanLinks, StagesCalledAlikeAreEachAsAsked, ()) {
     int left = c.gpus();
     const auto take = [&] {
       int d = 1;
-      while (left > 1 && *rc::gen::inRange(0, 3) > 0) d *= 2, left /= 2;
+      while (left > 1 && *rc::gen::inRange(0, 3) > 0) {
+        d *= 2;
+        left /= 2;
+      }
       return d;
     };
     ParallelPlan p;
-    p.tp = take(), p.pp = take(), p.cp = take(), p.dp = left;
+    p.tp = take();
+    p.pp = take();
+    p.cp = take();
+    p.dp = left;
     p.zero_stage = *rc::gen::inRange(0, 2);
     if (p.zero_stage > 0) p.shard_degree = 1 << *rc::gen::inRange(0, 6);
     if (p.replicas() % std::max(1, p.shards()) != 0) continue;
@@ -292,7 +307,8 @@ TEST(Topology, ComparisonWithBruteForceSeesEachDifference) {
   other.node.nics = 4;  // pairs of GPUs share a NIC
   EXPECT_FALSE(agrees(other, {Axis::dp}));
   other = c;
-  other.fabric.leaf_nodes = 2, other.fabric.oversubscription = 2;
+  other.fabric.leaf_nodes = 2;
+  other.fabric.oversubscription = 2;
   EXPECT_FALSE(agrees(other, {Axis::dp}));
   other = c;
   other.node.domain_nodes = 2;
@@ -343,7 +359,8 @@ RC_GTEST_PROP(TopologyProperty, StageLinkByBlocksEqualsAllPairs, ()) {
 
 RC_GTEST_PROP(TopologyProperty, OrderOfDefectsAndOfEqualNodesChangesNothing, ()) {
   ClusterSpec c = *any_cluster(true);
-  c.fabric.leaf_nodes = 0, c.node.domain_nodes = 1;
+  c.fabric.leaf_nodes = 0;
+  c.node.domain_nodes = 1;
   std::erase_if(c.defects, [](const Defect& d) { return d.missing || d.leaf >= 0; });
   ClusterSpec permuted = c;
   std::ranges::reverse(permuted.defects);

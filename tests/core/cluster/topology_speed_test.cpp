@@ -25,7 +25,10 @@ TEST(TopologySpeed, SixteenThousandGpus) {
         for (int pp = 1; pp <= 16; pp *= 2)
           for (int cp = 1; cp <= 2; cp *= 2) {
             ParallelPlan p;
-            p.tp = tp, p.cp = cp, p.pp = pp, p.dp = 16384 / tp / pp / cp;
+            p.tp = tp;
+            p.cp = cp;
+            p.pp = pp;
+            p.dp = 16384 / tp / pp / cp;
             const RankGrid grid(p);
             int size = 0;
             size += t.group(grid, {Axis::tp}).size + t.group(grid, {Axis::cp}).size;

@@ -85,7 +85,10 @@ TEST(Topology, OversubscriptionCountsAboveTheLeafOnly) {
 
 TEST(Topology, NvlinkDomainOverNodesCountsAsOne) {
   ClusterSpec c = small_cluster(36);
-  c.node.gpus = 4, c.node.nics = 4, c.node.domain_nodes = 18, c.node.nvls = true;
+  c.node.gpus = 4;
+  c.node.nics = 4;
+  c.node.domain_nodes = 18;
+  c.node.nvls = true;
   c.fabric.bandwidth = BytesPerSecond(4 * c.node.nic_bandwidth.v);
   const Topology t(c);
   const RankGrid grid(plan(8, 1, 1, 18));
@@ -102,7 +105,9 @@ TEST(Topology, NvlinkDomainOverNodesCountsAsOne) {
 
 TEST(Topology, MeshGroupsUseOnlyTheLinksAmongThem) {
   ClusterSpec c = small_cluster(2);
-  c.node.gpus = 4, c.node.nics = 4, c.node.link = NodeLinkKind::nvlink_mesh;
+  c.node.gpus = 4;
+  c.node.nics = 4;
+  c.node.link = NodeLinkKind::nvlink_mesh;
   c.fabric.bandwidth = BytesPerSecond(4 * c.node.nic_bandwidth.v);
   const Topology t(c);
   EXPECT_NEAR(t.group(RankGrid(plan(2, 1, 1, 4)), {Axis::tp}).node_bandwidth.v, 100e9, 1);
@@ -112,7 +117,9 @@ TEST(Topology, MeshGroupsUseOnlyTheLinksAmongThem) {
 
 TEST(Topology, PcieSwitchUplinksAreSharedByGroups) {
   ClusterSpec c = small_cluster(1);
-  c.node.link = NodeLinkKind::pcie, c.node.link_bandwidth = 32_GBps, c.device.host_link = 32_GBps,
+  c.node.link = NodeLinkKind::pcie;
+  c.node.link_bandwidth = 32_GBps;
+  c.device.host_link = 32_GBps;
   c.node.nics = 2;
   c.fabric.bandwidth = BytesPerSecond(2 * c.node.nic_bandwidth.v);
   const Topology t(c);  // two switches of four GPUs
@@ -123,7 +130,8 @@ TEST(Topology, PcieSwitchUplinksAreSharedByGroups) {
 
 TEST(Topology, CpuRanksShareTheMemoryOfTheirHost) {
   ClusterSpec c = small_cluster(1);
-  c.node.link = NodeLinkKind::shared_memory, c.node.host_memory_bandwidth = 40_GBps,
+  c.node.link = NodeLinkKind::shared_memory;
+  c.node.host_memory_bandwidth = 40_GBps;
   c.node.link_bandwidth = 12_GBps;
   const Topology t(c);
   EXPECT_NEAR(t.group(RankGrid(plan(2, 1, 1, 4)), {Axis::tp}).node_bandwidth.v, 5e9, 1);
@@ -216,7 +224,8 @@ TEST(Topology, BisectionIsTheCutOfHalfTheNodes) {
               1e4);  // NVSwitch, and PCIe beside it
   EXPECT_NEAR(Topology(small_cluster(8)).bisection().v, 4 * 200e9, 1e4);
   ClusterSpec c = small_cluster(8);
-  c.fabric.leaf_nodes = 2, c.fabric.oversubscription = 2;
+  c.fabric.leaf_nodes = 2;
+  c.fabric.oversubscription = 2;
   EXPECT_NEAR(Topology(c).bisection().v, 2 * 200e9, 1e4);
   c.defects = {{.node = 0, .network_factor = 0.1}};
   EXPECT_NEAR(Topology(c).bisection().v, ClusterGraph(c).min_cut({}, {}).v + network_cut(c, 4).v, 1e4);
@@ -236,7 +245,10 @@ TEST(ClusterGraph, WidestPathPrefersNvlinkAndCrossesRailsThroughIt) {
 
 TEST(ClusterGraph, DotOfASmallClusterIsStable) {
   ClusterSpec c = small_cluster(2);
-  c.node.gpus = 2, c.node.nics = 2, c.fabric.leaf_nodes = 1, c.fabric.oversubscription = 2;
+  c.node.gpus = 2;
+  c.node.nics = 2;
+  c.fabric.leaf_nodes = 1;
+  c.fabric.oversubscription = 2;
   c.fabric.bandwidth = BytesPerSecond(2 * c.node.nic_bandwidth.v);
   const std::string path = SEXTANT_SOURCE_DIR "/tests/golden/topology_2x2.dot";
   const std::string now = Topology(c).dot();

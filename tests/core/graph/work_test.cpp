@@ -23,11 +23,15 @@ std::string refusal_of(std::string_view key) {
 TEST(WorkKey, WritesTheDocumentedExamples) {
   BlockWork a;
   a.pass = Pass::forward;
-  a.seq_q = a.seq_k = 2048, a.hidden = 5120, a.heads = a.kv_heads = 40, a.head_dim = 128;
+  a.seq_q = a.seq_k = 2048;
+  a.hidden = 5120;
+  a.heads = a.kv_heads = 40;
+  a.head_dim = 128;
   EXPECT_EQ(work_key(a), "attention forward bf16 b1 q2048 k2048 h5120 a40 kv40 d128 tp1");
   CollectiveWork c{CollectiveKind::all_gather, Bytes(20971520), {}, false};
   c.group.size = c.group.ranks_per_node = 8;
-  c.group.node_bandwidth = BytesPerSecond(235e9), c.group.node_latency = Seconds(2.5e-6);
+  c.group.node_bandwidth = BytesPerSecond(235e9);
+  c.group.node_latency = Seconds(2.5e-6);
   c.group.switched = true;
   EXPECT_EQ(work_key(c), "all_gather 20971520B g8 nodes1 per8 in235GBps/2.5us switched");
   EXPECT_EQ(work_key(CopyWork{Bytes(4096), CopyDirection::host_to_device}), "copy host_to_device 4096B");

@@ -14,6 +14,7 @@ namespace sextant {
 namespace {
 
 // config.json as published, against the preset of its numbers.
+// NOLINTNEXTLINE(readability-function-size): a table of published files
 TEST(Families, ConfigurationsReadAsTheirPresets) {
   const auto same = [](const char* preset, const char* config) {
     ModelSpec read = model_from_json(json::parse(config), preset), expected = load_model(preset, kPresets);
@@ -159,8 +160,10 @@ TEST(Families, TunedNamesLeadToTheShapeOfTheirVersion) {
 
 TEST(Families, WindowsOfSomeLayersAreRefused) {
   json j = v4();
-  j["model_type"] = "qwen2", j["architectures"] = {"Qwen2ForCausalLM"};
-  j["sliding_window"] = 4096, j["max_window_layers"] = 3;
+  j["model_type"] = "qwen2";
+  j["architectures"] = {"Qwen2ForCausalLM"};
+  j["sliding_window"] = 4096;
+  j["max_window_layers"] = 3;
   EXPECT_EQ(model_from_json(j, "m").window, 0) << "it is off";
   j["use_sliding_window"] = true;
   EXPECT_TRUE(has(error_of(j), "max_window_layers: found 3, expected 0, or all 32 layers")) << error_of(j);
@@ -168,7 +171,8 @@ TEST(Families, WindowsOfSomeLayersAreRefused) {
   EXPECT_EQ(model_from_json(j, "m").window, 4096);
   j["max_window_layers"] = 32;
   EXPECT_EQ(model_from_json(j, "m").window, 0);
-  j["max_window_layers"] = 0, j["layer_types"] = {"full_attention", "sliding_attention"};
+  j["max_window_layers"] = 0;
+  j["layer_types"] = {"full_attention", "sliding_attention"};
   EXPECT_TRUE(has(error_of(j), "layer_types: found ")) << error_of(j);
 }
 
@@ -189,7 +193,8 @@ TEST(Families, WhatIsKnownButNotModelledSaysWhatIsMissing) {
 TEST(Families, MixturesOfExpertsOfUnknownTypesAreToldByTheirKeys) {
   for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}) {
     json j = v4();
-    j["model_type"] = "nobodys", j["architectures"] = {"NobodysForCausalLM"};
+    j["model_type"] = "nobodys";
+    j["architectures"] = {"NobodysForCausalLM"};
     j[key] = 64;
     EXPECT_TRUE(has(error_of(j), "not known here; by its keys it needs a mixture of experts"))
         << key << ": " << error_of(j);
@@ -201,18 +206,22 @@ TEST(Families, MixturesOfExpertsOfUnknownTypesAreToldByTheirKeys) {
 // A file without model_type, and a type that another's class runs: the class tells.
 TEST(Families, WhatIsMissingIsToldByTheClassToo) {
   json j = v4();
-  j.erase("model_type"), j["architectures"] = {"Gemma2ForCausalLM"};
+  j.erase("model_type");
+  j["architectures"] = {"Gemma2ForCausalLM"};
   EXPECT_TRUE(has(error_of(j), "it needs norms on both sides of a half-layer")) << error_of(j);
-  j["model_type"] = "kimi_k2", j["architectures"] = {"DeepseekV3ForCausalLM"};
+  j["model_type"] = "kimi_k2";
+  j["architectures"] = {"DeepseekV3ForCausalLM"};
   EXPECT_TRUE(has(error_of(j), "it needs a mixture of experts, and latent attention")) << error_of(j);
-  j["model_type"] = "nobodys", j["architectures"] = {"NobodysForCausalLM"};
+  j["model_type"] = "nobodys";
+  j["architectures"] = {"NobodysForCausalLM"};
   EXPECT_FALSE(has(error_of(j), "it needs")) << error_of(j);
 }
 
 // Not every file of Baichuan 2 states its z-loss: then its vocabulary tells. What the family reads is not called unknown.
 TEST(Families, ANormalizedHeadIsToldByItsKeyOrItsVocabulary) {
   json j = v4();
-  j["model_type"] = "baichuan", j["architectures"] = {"BaichuanForCausalLM"};
+  j["model_type"] = "baichuan";
+  j["architectures"] = {"BaichuanForCausalLM"};
   j["model_max_length"] = 4096;
   const auto normalized = [&](int vocabulary, bool key) {
     j["vocab_size"] = vocabulary;
@@ -231,7 +240,9 @@ TEST(Families, ANormalizedHeadIsToldByItsKeyOrItsVocabulary) {
   EXPECT_TRUE(normalized(125697, true));
   EXPECT_FALSE(normalized(64000, false));
   ModelSpec plain;  // an ALiBi model that no file of the family can say
-  j["vocab_size"] = 64000, j["hidden_size"] = 5120, j["num_attention_heads"] = 40;
+  j["vocab_size"] = 64000;
+  j["hidden_size"] = 5120;
+  j["num_attention_heads"] = 40;
   plain = model_from_json(j, "m");
   ASSERT_EQ(plain.position, PositionKind::alibi);
   EXPECT_NE(family_of(plain), nullptr);
@@ -308,7 +319,8 @@ TEST(Families, OfOtherNamesAreCountedExactly) {
 // Phi-3's files say the length of the first training beside the scaling, whose own word transformers does not hear.
 TEST(Families, LongropeIsReadWithItsTables) {
   json j = v4();
-  j["head_dim"] = 4, j["max_position_embeddings"] = 131072;
+  j["head_dim"] = 4;
+  j["max_position_embeddings"] = 131072;
   j["rope_scaling"] = {{"type", "longrope"}, {"short_factor", {1.0, 1.5}}, {"long_factor", {1.0, 40.0}}};
   j["rope_scaling"]["original_max_position_embeddings"] = 8192;
   const RopeScaling llama = model_from_json(j, "m").rope_scaling.value();
@@ -318,7 +330,8 @@ TEST(Families, LongropeIsReadWithItsTables) {
   EXPECT_EQ(llama.long_factor, (std::vector<double>{1.0, 40.0}));
 
   json phi = j;
-  phi["model_type"] = "phi3", phi["architectures"] = {"Phi3ForCausalLM"};
+  phi["model_type"] = "phi3";
+  phi["architectures"] = {"Phi3ForCausalLM"};
   const auto not_run = [](const json& config) {
     return *rope_not_run(*model_from_json(config, "m").rope_scaling);
   };
@@ -326,7 +339,8 @@ TEST(Families, LongropeIsReadWithItsTables) {
       << not_run(phi);
   phi["original_max_position_embeddings"] = 8192;
   EXPECT_EQ(model_from_json(phi, "m").rope_scaling, llama);
-  phi["rope_scaling"].erase("original_max_position_embeddings"), phi["rope_scaling"]["type"] = "su";
+  phi["rope_scaling"].erase("original_max_position_embeddings");
+  phi["rope_scaling"]["type"] = "su";
   EXPECT_EQ(model_from_json(phi, "m").rope_scaling, llama);
   phi.erase("original_max_position_embeddings");
   EXPECT_EQ(model_from_json(phi, "m").rope_scaling->factor, 32);

@@ -68,7 +68,8 @@ TEST(HuggingFace, TyingAndBiasesAreRead) {
   j["attention_bias"] = true;
   ModelSpec m = model_from_json(j, "m");
   EXPECT_TRUE(m.tied_embeddings && m.qkv_bias && m.output_bias && !m.mlp_bias && !m.linear_bias);
-  j["attention_bias"] = false, j["mlp_bias"] = true;
+  j["attention_bias"] = false;
+  j["mlp_bias"] = true;
   m = model_from_json(j, "m");
   EXPECT_TRUE(!m.qkv_bias && !m.output_bias && m.mlp_bias);
 }
@@ -177,7 +178,8 @@ TEST(HuggingFace, WhatARopeScalingLacksSurvivesAPlanFile) {
 
 TEST(HuggingFace, UnknownArchitecturesAreRefusedWithTheKnownOnes) {
   json j = v4();
-  j["model_type"] = "mixtral", j["architectures"] = {"MixtralForCausalLM"};
+  j["model_type"] = "mixtral";
+  j["architectures"] = {"MixtralForCausalLM"};
   EXPECT_TRUE(has(error_of(j), "model_type: found \"mixtral\" of MixtralForCausalLM, expected one of llama"))
       << error_of(j);
   EXPECT_TRUE(has(error_of(j), "gpt2 (GPT2LMHeadModel), bloom (BloomForCausalLM)"));
@@ -201,7 +203,10 @@ TEST(HuggingFace, SlipsInKeysAreSeenThoughOtherKeysMayStand) {
 
 TEST(HuggingFace, EveryProblemIsReported) {
   json j = v4();
-  j["hidden_size"] = 4097, j["vocab_size"] = "many", j["hidden_act"] = "gelu", j["num_key_value_heads"] = 5;
+  j["hidden_size"] = 4097;
+  j["vocab_size"] = "many";
+  j["hidden_act"] = "gelu";
+  j["num_key_value_heads"] = 5;
   const std::string all = error_of(j);
   for (const char* part :
        {"num_attention_heads: found 32, expected a divisor of hidden_size 4097", "vocab_size: found \"many\"",
@@ -220,7 +225,8 @@ TEST(HuggingFace, AMistakeIsBlamedOnTheKeyThatHasIt) {
     EXPECT_EQ(error.find("found"), error.rfind("found")) << error;
   }
   json j = v4();
-  j["rope_scaling"]["factor"] = 0.5, j["vocab_size"] = 0;  // both are in the file
+  j["rope_scaling"]["factor"] = 0.5;
+  j["vocab_size"] = 0;  // both are in the file
   EXPECT_TRUE(has(error_of(j), "rope_scaling.factor: found 0.5")) << error_of(j);
   EXPECT_TRUE(has(error_of(j), "vocab_size: found 0")) << error_of(j);
   j = json::parse(R"({"model_type": "gpt2", "n_embd": 768, "n_head": 0, "n_layer": -1, "n_positions": 1024,
@@ -271,7 +277,8 @@ TEST(HuggingFace, KeysOfAnotherArchitectureAreRefused) {
     EXPECT_EQ(error_of(j), "accepted") << key;
   }
   json off = v4();
-  off["sliding_window"] = 4096, off["use_sliding_window"] = false;
+  off["sliding_window"] = 4096;
+  off["use_sliding_window"] = false;
   EXPECT_EQ(error_of(off), "accepted");
 }
 
@@ -279,7 +286,9 @@ TEST(HuggingFace, KeysThatNobodyKnowsAreNamedAndBookkeepingIsNot) {
   EXPECT_TRUE(notes_of(v4()).empty()) << notes_of(v4()).front();
   EXPECT_TRUE(notes_of(v5()).empty()) << notes_of(v5()).front();
   json j = v4();
-  j["num_sinks"] = 4, j["nothing_here"] = nullptr, j["_attn_implementation"] = "sdpa";
+  j["num_sinks"] = 4;
+  j["nothing_here"] = nullptr;
+  j["_attn_implementation"] = "sdpa";
   j["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
   const auto notes = notes_of(j);
   ASSERT_EQ(notes.size(), 2U);
@@ -344,9 +353,13 @@ TEST(LoadModel, SaysWhatItCouldNotFind) {
 // The configurations of the reference cases, as they stand there.
 TEST(HuggingFace, SmallReferenceShapes) {
   json j = v4();
-  j["num_hidden_layers"] = 2, j["hidden_size"] = 48, j["num_attention_heads"] = 4,
+  j["num_hidden_layers"] = 2;
+  j["hidden_size"] = 48;
+  j["num_attention_heads"] = 4;
   j["num_key_value_heads"] = 1;
-  j["head_dim"] = 16, j["intermediate_size"] = 128, j["vocab_size"] = 384;
+  j["head_dim"] = 16;
+  j["intermediate_size"] = 128;
+  j["vocab_size"] = 384;
   EXPECT_EQ(parameter_counts(model_from_json(j, "m")).total,
             2 * 384 * 48 + 48 + 2 * (2 * 48 * 64 + 2 * 48 * 16 + 3 * 48 * 128 + 2 * 48));
 }

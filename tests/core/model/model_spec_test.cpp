@@ -165,7 +165,10 @@ TEST(ParameterLayout, HoldsNormsOfQueriesAndKeys) {
 TEST(Window, SharesAreThoseOfThePairsThatAreSeen) {
   for (const auto& [window, length] : {std::pair{1, 7}, {3, 7}, {7, 7}, {9, 7}, {0, 7}, {4096, 32768}}) {
     double seen = 0, all = 0;
-    for (int q = 0; q < length; ++q) all += q + 1, seen += window > 0 ? std::min(window, q + 1) : q + 1;
+    for (int q = 0; q < length; ++q) {
+      all += q + 1;
+      seen += window > 0 ? std::min(window, q + 1) : q + 1;
+    }
     EXPECT_DOUBLE_EQ(visible_share(window, length), seen / all) << window << " of " << length;
   }
 }

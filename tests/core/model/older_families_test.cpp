@@ -32,7 +32,9 @@ TEST(HuggingFace, Gpt2IsCountedExactly) {
     "layer_norm_epsilon": 1e-05, "vocab_size": 50257})");
   EXPECT_EQ(parameter_counts(model_from_json(j, "gpt2")).total, 124'439'808);
   json xl = j;
-  xl["n_embd"] = 1600, xl["n_head"] = 25, xl["n_layer"] = 48;
+  xl["n_embd"] = 1600;
+  xl["n_head"] = 25;
+  xl["n_layer"] = 48;
   EXPECT_EQ(parameter_counts(model_from_json(xl, "gpt2-xl")).total, 1'557'611'200);
   json incomplete = j;
   incomplete.erase("n_layer");

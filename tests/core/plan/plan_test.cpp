@@ -60,11 +60,19 @@ TEST(PlanKey, PartsComeInAnyOrderAndCase) {
 
 TEST(PlanKey, EveryOptionalPartHasItsSpelling) {
   ParallelPlan p;
-  p.tp = 2, p.pp = 4, p.dp = 4;
+  p.tp = 2;
+  p.pp = 4;
+  p.dp = 4;
   p.schedule = PipelineSchedule::zero_bubble;
-  p.zero_stage = 3, p.shard_degree = 2, p.recompute = {RecomputeKind::full, 12};
-  p.optimizer_offload = 0.125, p.parameter_offload = true, p.activation_offload = 4, p.offload_horizon = 2;
-  p.bucket_elements = 40'000'000, p.last_bucket_split = 4;
+  p.zero_stage = 3;
+  p.shard_degree = 2;
+  p.recompute = {RecomputeKind::full, 12};
+  p.optimizer_offload = 0.125;
+  p.parameter_offload = true;
+  p.activation_offload = 4;
+  p.offload_horizon = 2;
+  p.bucket_elements = 40'000'000;
+  p.last_bucket_split = 4;
   p.overlap_grad_reduce = p.overlap_param_gather = false;
   p.overlap_tp = true;
   p.axis_order = {Axis::tp, Axis::dp, Axis::pp, Axis::cp};
@@ -184,7 +192,9 @@ TEST(PlanKey, AllWrongPartsAreReportedTogether) {
 
 TEST(LayerRanges, FirstChunksTakeTheRemainder) {
   ParallelPlan p;
-  p.pp = 4, p.vp = 2, p.schedule = PipelineSchedule::interleaved;
+  p.pp = 4;
+  p.vp = 2;
+  p.schedule = PipelineSchedule::interleaved;
   const auto ranges = layer_ranges(p, 126);  // Llama-3.1-405B: 126 = 8 * 15 + 6
   ASSERT_EQ(ranges.size(), 8U);
   EXPECT_EQ(ranges[0], (LayerRange{0, 16}));
@@ -203,7 +213,8 @@ TEST(Microbatches, AreZeroWhenTheBatchDoesNotDivide) {
   TrainingSpec t;
   t.global_batch = 96;
   ParallelPlan p;
-  p.dp = 4, p.micro_batch = 2;
+  p.dp = 4;
+  p.micro_batch = 2;
   EXPECT_EQ(microbatches(p, t), 12);
   p.dp = 5;
   EXPECT_EQ(microbatches(p, t), 0);
@@ -259,8 +270,12 @@ RC_GTEST_PROP(RankGrid, RanksAndCoordinatesAreABijection, ()) {
 
 ModelSpec llama_13b() {
   ModelSpec m;
-  m.n_layers = 40, m.hidden = 5120, m.n_heads = m.n_kv_heads = 40, m.head_dim = 128;
-  m.ffn_hidden = 13824, m.vocab_size = 32000;
+  m.n_layers = 40;
+  m.hidden = 5120;
+  m.n_heads = m.n_kv_heads = 40;
+  m.head_dim = 128;
+  m.ffn_hidden = 13824;
+  m.vocab_size = 32000;
   return m;
 }
 

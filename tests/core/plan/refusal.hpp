@@ -18,7 +18,11 @@ inline std::filesystem::path preset_dir() {
 inline ModelSpec llama13b() {
   ModelSpec m;
   m.name = "llama-2-13b";
-  m.n_layers = 40, m.hidden = 5120, m.n_heads = m.n_kv_heads = 40, m.head_dim = 128, m.ffn_hidden = 13824;
+  m.n_layers = 40;
+  m.hidden = 5120;
+  m.n_heads = m.n_kv_heads = 40;
+  m.head_dim = 128;
+  m.ffn_hidden = 13824;
   m.vocab_size = 32000;
   return m;
 }

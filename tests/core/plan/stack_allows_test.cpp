@@ -11,11 +11,20 @@ namespace {
 // The embedded runtime acts on every field of a plan (negative control of stack_test.cpp).
 TEST(StackRefusals, OwnRuntimeDoesEverything) {
   ParallelPlan p = plain();
-  p.tp = 2, p.cp = 2, p.pp = 3, p.dp = 4, p.sequence_parallel = true, p.zero_stage = 3, p.shard_degree = 4;
+  p.tp = 2;
+  p.cp = 2;
+  p.pp = 3;
+  p.dp = 4;
+  p.sequence_parallel = true;
+  p.zero_stage = 3;
+  p.shard_degree = 4;
   p.schedule = PipelineSchedule::zero_bubble;
   p.recompute = {RecomputeKind::full, 2};
-  p.optimizer_offload = 0.5, p.parameter_offload = true, p.activation_offload = 1;
-  p.bucket_elements = 1 << 20, p.last_bucket_split = 4;
+  p.optimizer_offload = 0.5;
+  p.parameter_offload = true;
+  p.activation_offload = 1;
+  p.bucket_elements = 1 << 20;
+  p.last_bucket_split = 4;
   p.overlap_grad_reduce = p.overlap_param_gather = true;
   EXPECT_EQ(refusal("sextant", p), "");
 }

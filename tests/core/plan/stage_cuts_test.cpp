@@ -31,7 +31,9 @@ ModelSpec layers(int n) {
 
 ParallelPlan pipeline(int pp, int vp = 1, const Cut& cut = {}) {
   ParallelPlan p;
-  p.pp = pp, p.vp = vp, p.chunks = chunks_of(cut);
+  p.pp = pp;
+  p.vp = vp;
+  p.chunks = chunks_of(cut);
   if (vp > 1) p.schedule = PipelineSchedule::interleaved;
   return p;
 }
@@ -65,7 +67,8 @@ std::set<Cut> core_0_12(int n, int pp, int vp) {
         if (stage % vp != 0) return;
         chunks.push_back(stage / vp);
       }
-    chunks.front() -= embedding, chunks.back() -= head;
+    chunks.front() -= embedding;
+    chunks.back() -= head;
     if (chunks.front() >= 0 && chunks.back() >= 0) out.insert(chunks);
   };
   for (int first = 0; first <= n; ++first)  // 0: not set

@@ -59,11 +59,15 @@ Fiber* current = nullptr;
 class Block {
  public:
   void run(const Launch& launch, uint3 index, const std::function<void()>& kernel) {
-    running = this, kernel_ = &kernel, launch_ = &launch;
+    running = this;
+    kernel_ = &kernel;
+    launch_ = &launch;
     const std::size_t n = std::size_t{launch.block.x} * launch.block.y * launch.block.z;
     while (fibers_.size() < n) add();
     warps_.assign((n + 31) / 32, {});
-    ready_.clear(), ready_.reserve(n), shared_.reserve(16);
+    ready_.clear();
+    ready_.reserve(n);
+    shared_.reserve(16);
     for (std::size_t i = 0; i < n; ++i) {
       Fiber& f = *fibers_[i];
       const auto linear = static_cast<unsigned>(i);
@@ -75,7 +79,9 @@ class Block {
       f.warp = linear / 32;
       make_ready(f);
     }
-    alive_ = threads_ = n, in_barrier_ = 0, vote_ = false;
+    alive_ = threads_ = n;
+    in_barrier_ = 0;
+    vote_ = false;
     happens_before(this);
     while (alive_ > 0) {
       if (ready_.empty()) throw Fault("threads wait for ever: " + waiting());
@@ -92,7 +98,8 @@ class Block {
 
   bool barrier(unsigned line, bool vote) {
     Fiber& f = *current;
-    f.line = line, f.state = State::in_barrier;
+    f.line = line;
+    f.state = State::in_barrier;
     vote_ = vote_ || vote;
     ++in_barrier_;
     happens_before(&in_barrier_);
@@ -103,7 +110,10 @@ class Block {
 
   std::uint64_t warp(unsigned mask, const WarpCall& call) {
     Fiber& f = *current;
-    f.line = call.line, f.mask = mask, f.call = call, f.state = State::in_warp;
+    f.line = call.line;
+    f.mask = mask;
+    f.call = call;
+    f.state = State::in_warp;
     if ((mask >> f.thread.lane & 1) == 0) throw Fault("a lane is not of its own mask: " + place(f));
     Warp& w = warps_[f.warp];
     w.arrived |= 1u << f.thread.lane;
@@ -177,7 +187,8 @@ class Block {
     if (in_barrier_ == 0 || in_barrier_ < alive_) return false;
     const Fiber* first = nullptr;
     const bool vote = vote_;
-    in_barrier_ = 0, vote_ = false;
+    in_barrier_ = 0;
+    vote_ = false;
     for (std::size_t i = 0; i < threads_; ++i)
       if (Fiber* f = fibers_[i].get(); f->state == State::in_barrier) {
         if (!first) first = f;

@@ -131,7 +131,8 @@ void sum_rows(const A* left, std::size_t k, const A* right, std::size_t columns,
     }
     for (std::size_t r = 0; r < kRows; ++r) {
       auto* to = reinterpret_cast<Vector*>(sum + r * columns + col);
-      to[0] = first[r], to[1] = second[r];
+      to[0] = first[r];
+      to[1] = second[r];
     }
   }
 }
@@ -257,9 +258,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   for (; *found < 3 && *found < most; ++*found) {
     auto& r = results[*found];
     r = {};
-    r.state = CUBLAS_STATUS_SUCCESS, r.workspaceSize = p.workspace;
+    r.state = CUBLAS_STATUS_SUCCESS;
+    r.workspaceSize = p.workspace;
     r.algo.data[0] = static_cast<std::uint64_t>(*found);
-    r.algo.data[1] = p.a, r.algo.data[2] = p.b, r.algo.data[3] = p.c, r.algo.data[4] = p.workspace;
+    r.algo.data[1] = p.a;
+    r.algo.data[2] = p.b;
+    r.algo.data[3] = p.c;
+    r.algo.data[4] = p.workspace;
   }
   return CUBLAS_STATUS_SUCCESS;
 }

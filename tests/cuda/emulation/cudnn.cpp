@@ -187,6 +187,7 @@ class Run {
     std::array<std::vector<std::size_t>, 4> part_;  // of each index, in elements
   };
 
+  // NOLINTNEXTLINE(readability-function-size): a case for each operation
   void pointwise(const Descriptor& o) {
     const Descriptor& how = *o.part(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
     const auto mode = how.get<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE);
@@ -373,7 +374,8 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
   if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS) {
     if (std::getenv("SEXTANT_EMULATION_NO_ATTENTION")) return CUDNN_STATUS_NOT_SUPPORTED;
     auto& configuration = **static_cast<Descriptor**>(values);
-    configuration.attributes = d.attributes, configuration.finalized = true;
+    configuration.attributes = d.attributes;
+    configuration.finalized = true;
     return CUDNN_STATUS_SUCCESS;
   }
   if (name != CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) return CUDNN_STATUS_NOT_SUPPORTED;

@@ -69,7 +69,8 @@ template <class R>
 void add_activity(CUpti_ActivityKind kind, const emulation::Activity& activity) {
   R record{};
   record.correlationId = static_cast<std::uint32_t>(activity.correlation);
-  record.start = activity.start_ns, record.end = activity.end_ns;
+  record.start = activity.start_ns;
+  record.end = activity.end_ns;
   add(kind, record);
 }
 
@@ -96,7 +97,8 @@ CUptiResult cuptiGetTimestamp(std::uint64_t* ns) { return *ns = emulation::now_n
 
 CUptiResult cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc r,
                                            CUpti_BuffersCallbackCompleteFunc c) {
-  request = r, complete = c;
+  request = r;
+  complete = c;
   emulation::set_profiler({.called =
                                [](std::uint64_t correlation) {
                                  if (external.empty()) return;

@@ -31,7 +31,8 @@ Outcome run(Mistake mistake) {
   cudaStreamSynchronize(stream);
   const auto* values = static_cast<const float*>(memory);
   outcome.out.assign(values, values + kThreads);
-  cudaFree(memory), cudaStreamDestroy(stream);
+  cudaFree(memory);
+  cudaStreamDestroy(stream);
   for (const std::string& report : emulation::take_reports()) outcome.report += report;
   return outcome;
 }

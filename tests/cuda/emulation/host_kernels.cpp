@@ -69,7 +69,10 @@ static void cast_on_host(const Fp8Operand& o, float* down) {
     std::fill_n(o.largest.words, words, 0u);
     std::int64_t end = 0, part = -1;
     for (std::int64_t r = 0; r < o.source.rows; ++r) {
-      while (r == end) ++part, end += o.largest.parts == 1 ? o.source.rows : o.largest.rows[part];
+      while (r == end) {
+        ++part;
+        end += o.largest.parts == 1 ? o.source.rows : o.largest.rows[part];
+      }
       std::uint32_t& most = o.largest.words[part * Fp8Largest::kWords + r % Fp8Largest::kWords];
       for (std::int64_t c = 0; c < o.source.cols; ++c) most = std::max(most, bits(r, c) & 0x7fffu);
     }
@@ -86,7 +89,10 @@ static void cast_on_host(const Fp8Operand& o, float* down) {
 }
 void fp8_operands(const Fp8Operand& a, const Fp8Operand& b, Fp8Room* room, NativeStream stream) {
   check(emulation::enqueue(stream_of(stream).stream,
-                           [=] { cast_on_host(a, room->down), cast_on_host(b, room->down + kFp8Factor); }),
+                           [=] {
+                             cast_on_host(a, room->down);
+                             cast_on_host(b, room->down + kFp8Factor);
+                           }),
         "a kernel");
 }
 void gemm_codes_tiles(const GemmArgs& g, const float* down) {
@@ -124,7 +130,8 @@ void adamw(const AdamwArgs& g) {  // its ranges are the caller's
   check(emulation::enqueue(s.stream,
                            [g, decay] {
                              AdamwArgs own = g;
-                             own.decay = decay, own.stream = {};
+                             own.decay = decay;
+                             own.stream = {};
                              cpu_reference_kernels().adamw(own);
                            }),
         "a kernel");

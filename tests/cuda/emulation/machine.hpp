@@ -141,7 +141,10 @@ class Machine {
     void* data = take_memory(bytes);
     if (!data) return nullptr;
     std::memset(data, 0xff, bytes);
-    if (on_device) used_ += static_cast<std::int64_t>(bytes), most_used_ = std::max(most_used_, used_);
+    if (on_device) {
+      used_ += static_cast<std::int64_t>(bytes);
+      most_used_ = std::max(most_used_, used_);
+    }
     blocks_[static_cast<std::byte*>(data)] = {bytes, on_device};
     ++counts_.allocations;
     return data;
@@ -301,7 +304,8 @@ class Machine {
     }
     if (!entry.activity) return;
     if (const auto p = profiler(); p && p->done) {
-      entry.activity->start_ns = start, entry.activity->end_ns = std::max(now_ns(), start + 1);
+      entry.activity->start_ns = start;
+      entry.activity->end_ns = std::max(now_ns(), start + 1);
       p->done(*entry.activity);
     }
   }

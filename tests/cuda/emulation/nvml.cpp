@@ -48,7 +48,8 @@ int nvmlDeviceGetEnforcedPowerLimit(void*, unsigned* milliwatts) { return *milli
 int nvmlDeviceGetMemoryInfo(void*, unsigned long long* memory) {
   const auto total = static_cast<unsigned long long>(emulation::kMemory),
              allocated = total - static_cast<unsigned long long>(emulation::machine().free_bytes());
-  memory[0] = total, memory[2] = kOfDriver + allocated + (allocated > 0 ? kOfContext : 0);
+  memory[0] = total;
+  memory[2] = kOfDriver + allocated + (allocated > 0 ? kOfContext : 0);
   return memory[1] = total - memory[2], kSuccess;
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* reasons) {

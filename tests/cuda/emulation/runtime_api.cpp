@@ -24,7 +24,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {};
   std::strcpy(p->name, "emulated GPU");
   p->totalGlobalMem = kMemory;
-  p->major = std::getenv("SEXTANT_EMULATION_AMPERE") ? 8 : 9, p->multiProcessorCount = 4,
+  p->major = std::getenv("SEXTANT_EMULATION_AMPERE") ? 8 : 9;
+  p->multiProcessorCount = 4;
   p->l2CacheSize = 1 << 20;
   return cudaSuccess;
 }
@@ -59,7 +60,8 @@ cudaError_t cudaFree(void* data) {
 }
 cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
-  *free = static_cast<std::size_t>(machine().free_bytes()), *total = kMemory;
+  *free = static_cast<std::size_t>(machine().free_bytes());
+  *total = kMemory;
   return cudaSuccess;
 }
 
@@ -156,7 +158,8 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
   if (const auto e = usable(s, "cudaStreamBeginCapture"); e != cudaSuccess) return e;
   if (s->captured) return machine().fail(cudaErrorIllegalState, "a stream is captured twice");
-  s->captured.emplace(), s->spoilt = false;
+  s->captured.emplace();
+  s->spoilt = false;
   return capturing = s, cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
@@ -164,7 +167,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
   if (capturing != s)
     return machine().fail(cudaErrorStreamCaptureWrongThread, "a capture ends on another thread");
   auto entries = std::move(*s->captured);
-  s->captured.reset(), capturing = nullptr;
+  s->captured.reset();
+  capturing = nullptr;
   *graph = nullptr;
   if (s->spoilt) return machine().fail(cudaErrorStreamCaptureInvalidated, "the capture was spoilt");
   return *graph = new CUgraph_st{std::move(entries)}, cudaSuccess;

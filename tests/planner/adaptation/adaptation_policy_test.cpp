@@ -61,7 +61,9 @@ class MadeRun {
       const Layout& now = policy.layout();
       ClusterSpec sick = made_.given;
       Defect d;
-      d.node = 0, d.gpu = 3, d.compute_factor = 1 / times;
+      d.node = 0;
+      d.gpu = 3;
+      d.compute_factor = 1 / times;
       sick.defects.push_back(d);
       s.duration = made_.step(now, sick) * (now == made_.uneven ? made_.off : 1.0);
       for (int r = 0; r < now.plan.world(); ++r) s.compute.push_back(r == 3 ? times : 1.0);

@@ -75,7 +75,8 @@ TEST_F(StepObserverTest, ViewsOfOthersAddUpToTheSame) {
   StepObserver without = observer();  // negative control: rank 5 has said nothing
   StepView less = without.view(0, spans(0));
   for (const int rank : {1, 2, 3, 4, 6, 7}) less.add(without.view(rank, spans(rank)));
-  without.add(kStep, less, 8), without.step_took(kStep, Seconds(0.5));
+  without.add(kStep, less, 8);
+  without.step_took(kStep, Seconds(0.5));
   EXPECT_NE(without.take()->compute, expected->compute);
 }
 

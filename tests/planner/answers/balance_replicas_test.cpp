@@ -83,10 +83,13 @@ TEST(Microbatches, OfReplicasThatHaveUnequallyMany) {
 // On a node of eight with a GPU half as fast.
 TEST(Balanced, SharesOutWhatReplicasCanDo) {
   testing::OwnedJob owned;
-  owned.model = testing::tiny_model(8), owned.training = testing::tiny_training(60);
+  owned.model = testing::tiny_model(8);
+  owned.training = testing::tiny_training(60);
   owned.cluster = load_cluster("1x8xh100", test::preset_dir());
   Defect slow;
-  slow.node = 0, slow.gpu = 3, slow.compute_factor = 0.5;
+  slow.node = 0;
+  slow.gpu = 3;
+  slow.compute_factor = 0.5;
   owned.cluster.defects = {slow};
   owned.stack = testing::able_stack();
   owned.stack.can.uneven_microbatches = true;

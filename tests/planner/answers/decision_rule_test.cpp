@@ -47,7 +47,8 @@ TEST(DecisionRule, FeaturesMustPay) {
 
 TEST(DecisionRule, DegreesThatNobodyRanCostTheirUncertainty) {
   Judged far = layout(10, 0, 0, 2), farther = layout(9.9, 0, 0, 2);
-  far.doublings = 1, farther.doublings = 4;
+  far.doublings = 1;
+  farther.doublings = 4;
   EXPECT_EQ(chosen({layout(10.1), far}), 0U);
   EXPECT_EQ(chosen({layout(10.3, 0, 0, 2), far}), 1U) << "3 % are more than what one doubling adds";
   EXPECT_EQ(chosen({layout(10.2, 0, 0, 2), farther}), 0U) << "3 % are less than what four add";

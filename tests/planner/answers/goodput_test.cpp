@@ -35,7 +35,9 @@ double simulated_share(const FailureModel& m, Seconds interval, int failures, st
   double now = 0, lasting = 0, next = lifetime(random);
   const auto survives = [&](double work) {  // until `now + work`; otherwise the clock stands at the failure
     if (next < now + work) {
-      now = next, next = now + lifetime(random), --failures;
+      now = next;
+      next = now + lifetime(random);
+      --failures;
       return false;
     }
     now += work;
@@ -49,7 +51,9 @@ double simulated_share(const FailureModel& m, Seconds interval, int failures, st
       if (writing >= 0 && writing <= work) {
         const double first = writing;
         if (!survives(first)) return false;
-        lasting += pending, unsafe -= pending, writing = -1;
+        lasting += pending;
+        unsafe -= pending;
+        writing = -1;
         return survives(work - first);
       }
       if (!survives(work)) return false;
@@ -60,7 +64,8 @@ double simulated_share(const FailureModel& m, Seconds interval, int failures, st
       if (!goes_on(interval.v)) break;
       unsafe += interval.v;
       if (!goes_on(m.pause.v)) break;
-      pending = unsafe, writing = m.lag.v;
+      pending = unsafe;
+      writing = m.lag.v;
       if (!goes_on(0)) break;
     }
     while (!survives(m.restart.v)) {
@@ -100,7 +105,8 @@ TEST(Goodput, ControlAWrongModelIsSeen) {
   const Seconds best = best_interval(m);
   const double share = simulated_share(m, best, 40000, 2);
   EXPECT_GT(std::abs(goodput_share(wrong, best) / share - 1), 0.02);
-  wrong = m, wrong.lag = Seconds(4 * 3600);
+  wrong = m;
+  wrong.lag = Seconds(4 * 3600);
   EXPECT_GT(std::abs(goodput_share(wrong, best) / share - 1), 0.02);
 }
 
@@ -112,7 +118,10 @@ TEST(Goodput, TheBestIntervalIsTheSimulatedBest) {
     for (const double factor : {0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0}) {
       if ((best * factor + m.pause).v < m.lag.v) continue;
       const double share = simulated_share(m, best * factor, 60000, 3);
-      if (share > most) most = share, at = factor;
+      if (share > most) {
+        most = share;
+        at = factor;
+      }
     }
     EXPECT_GE(at, 0.7) << m.pause.v;
     EXPECT_LE(at, 1.4) << m.pause.v;
@@ -227,7 +236,8 @@ TEST(FailureModel, FollowsTheCluster) {
   EXPECT_EQ(blocking->lag.v, 0);
   o.cluster.failures.node_mtbf_hours = 0;
   EXPECT_FALSE(failure_model(o.job(), 32, SaveKind::asynchronous)) << "nothing is guessed";
-  o.cluster.failures.node_mtbf_hours = 200, o.cluster.storage.write = BytesPerSecond(0);
+  o.cluster.failures.node_mtbf_hours = 200;
+  o.cluster.storage.write = BytesPerSecond(0);
   EXPECT_FALSE(failure_model(o.job(), 32, SaveKind::asynchronous));
 }
 
@@ -261,7 +271,10 @@ TEST(Goodput, TheIntervalIsTheBestNumberOfSteps) {
     double most = 0;
     int at = 0;
     for (int n = 1; n < 40000; ++n)
-      if (const double share = goodput_share(m, Seconds(n * step)); share > most) most = share, at = n;
+      if (const double share = goodput_share(m, Seconds(n * step)); share > most) {
+        most = share;
+        at = n;
+      }
     EXPECT_EQ(g.interval_steps, at);
     EXPECT_DOUBLE_EQ(g.goodput, most);
   }

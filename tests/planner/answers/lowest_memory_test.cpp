@@ -21,11 +21,25 @@ SearchSpace narrow(SearchSpace s) {
       list.erase(list.begin() +
                  upto(std::min(first, static_cast<int>(list.size()) - 1), static_cast<int>(list.size()) - 1));
   };
-  some(s.tp), some(s.cp), some(s.pp), some(s.axis_order), some(s.micro_batch);
-  some(s.sequence_parallel), some(s.overlap_tp), some(s.recompute, 3), some(s.form, 3), some(s.split);
-  some(s.zero_stage), some(s.shard_degree), some(s.optimizer_offload), some(s.parameter_offload);
-  some(s.activation_offload, 3), some(s.bucket_elements), some(s.last_bucket_split);
-  some(s.overlap_grad_reduce), some(s.overlap_param_gather);
+  some(s.tp);
+  some(s.cp);
+  some(s.pp);
+  some(s.axis_order);
+  some(s.micro_batch);
+  some(s.sequence_parallel);
+  some(s.overlap_tp);
+  some(s.recompute, 3);
+  some(s.form, 3);
+  some(s.split);
+  some(s.zero_stage);
+  some(s.shard_degree);
+  some(s.optimizer_offload);
+  some(s.parameter_offload);
+  some(s.activation_offload, 3);
+  some(s.bucket_elements);
+  some(s.last_bucket_split);
+  some(s.overlap_grad_reduce);
+  some(s.overlap_param_gather);
   return s;
 }
 

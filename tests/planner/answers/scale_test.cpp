@@ -76,7 +76,8 @@ TEST(SubCluster, NodesWithFewerGpusAreCountedAsTheyAre) {
   EXPECT_EQ(sub_cluster(c, 24).gpus(), 31);  // another node, of which all is whole
   // A node without any GPU is no node.
   Defect gone;
-  gone.node = 1, gone.missing = true;
+  gone.node = 1;
+  gone.missing = true;
   EXPECT_EQ(sub_cluster(cluster(3, {gone}), 15).nodes, 2);
 }
 

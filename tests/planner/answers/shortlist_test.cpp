@@ -12,9 +12,12 @@ namespace {
 
 RankedPlan ranked(int tp, int pp, int micro_batch, double step_s) {
   RankedPlan r;
-  r.plan.tp = tp, r.plan.pp = pp, r.plan.micro_batch = micro_batch;
+  r.plan.tp = tp;
+  r.plan.pp = pp;
+  r.plan.micro_batch = micro_batch;
   r.prediction.step = Seconds(step_s);
-  r.prediction.step_lower = Seconds(step_s / 1.1), r.prediction.step_upper = Seconds(step_s * 1.1);
+  r.prediction.step_lower = Seconds(step_s / 1.1);
+  r.prediction.step_upper = Seconds(step_s * 1.1);
   return r;
 }
 
@@ -34,7 +37,8 @@ TEST(Shortlist, PassesOverNearCopiesForAnotherKind) {
                                    ranked(1, 1, 8, 10.3), ranked(2, 1, 4, 10.6), ranked(2, 4, 1, 10.9)};
   plans[1].plan.recompute.kind = RecomputeKind::full;
   plans[2].plan.cp = 2;
-  plans[3].plan.cp = 4, plans[3].plan.recompute.kind = RecomputeKind::full;
+  plans[3].plan.cp = 4;
+  plans[3].plan.recompute.kind = RecomputeKind::full;
   EXPECT_EQ(shortlist(plans, 3), (std::vector<std::size_t>{0, 4, 5}));
   plans[4].prediction.step_lower = plans[5].prediction.step_lower =
       Seconds(10.1);  // surely slower than the first
@@ -66,10 +70,14 @@ TEST(Shortlist, NamesATieThatIsKnownMuchBetter) {
                                    ranked(2, 8, 1, 11.0)};
   const auto known_to = [&](std::size_t i, double share) {
     Prediction& p = plans[i].prediction;
-    p.step_upper = p.step * (1 + share), p.step_lower = p.step * (1 / (1 + share));
+    p.step_upper = p.step * (1 + share);
+    p.step_lower = p.step * (1 / (1 + share));
   };
   for (const std::size_t i : {1, 2}) plans[i].tie = true;
-  known_to(0, 1.95), known_to(1, 0.30), known_to(2, 0.10), known_to(3, 0.05);
+  known_to(0, 1.95);
+  known_to(1, 0.30);
+  known_to(2, 0.10);
+  known_to(3, 0.05);
   EXPECT_EQ(lower_risk_tie(plans), 2U);  // the surest of the ties; 3 is none
   known_to(0, 0.25);
   EXPECT_EQ(lower_risk_tie(plans), 2U);

@@ -18,13 +18,25 @@ namespace {
 
 RunRow run_of(int hidden, int micro_batch, int tp) {
   RunRow r;
-  r.run_id = "twin", r.source = "twin", r.framework = "Megatron-LM", r.date = "2023";
-  r.model.n_layers = 8, r.model.hidden = hidden, r.model.n_heads = r.model.n_kv_heads = hidden / 128;
-  r.model.head_dim = 128, r.model.ffn_hidden = 3 * hidden, r.model.vocab_size = 32000;
-  r.training.seq_len = 4096, r.training.global_batch = 64;
-  r.plan.micro_batch = micro_batch, r.plan.tp = tp, r.plan.dp = 8 / tp;
+  r.run_id = "twin";
+  r.source = "twin";
+  r.framework = "Megatron-LM";
+  r.date = "2023";
+  r.model.n_layers = 8;
+  r.model.hidden = hidden;
+  r.model.n_heads = r.model.n_kv_heads = hidden / 128;
+  r.model.head_dim = 128;
+  r.model.ffn_hidden = 3 * hidden;
+  r.model.vocab_size = 32000;
+  r.training.seq_len = 4096;
+  r.training.global_batch = 64;
+  r.plan.micro_batch = micro_batch;
+  r.plan.tp = tp;
+  r.plan.dp = 8 / tp;
   r.plan.zero_stage = 1;
-  r.gpu = "H100-SXM5-80GB", r.fabric = "NVLink4 NVSwitch", r.gpus_per_node = 8;
+  r.gpu = "H100-SXM5-80GB";
+  r.fabric = "NVLink4 NVSwitch";
+  r.gpus_per_node = 8;
   return r;
 }
 
@@ -145,7 +157,8 @@ TEST_F(Calibrate, AUniformlySlowerMachineIsLearnedFromFiveRuns) {
         const double real = factor * *predict_run(row, map_, {presets_, nullptr, {}}).step_s;
         const double ratio = *predict_run(row, map_, fitted.options()).step_s / real;
         EXPECT_NEAR(ratio, 1, 0.05) << factor << ' ' << row.model.hidden;
-        error += std::abs(ratio - 1) / 4, of_median += std::abs(ratios[2] / factor - 1) / 4;
+        error += std::abs(ratio - 1) / 4;
+        of_median += std::abs(ratios[2] / factor - 1) / 4;
       }
       EXPECT_LT(error, of_median + 0.03)
           << factor;  // what a short step costs beside its works does not scale
@@ -228,7 +241,10 @@ TEST_F(Calibrate, LayoutsThatAreAlikeAreOffAlike) {
   CalibrationFile file = calibration_file_of(c);
   for (const RunRow& row : rows) file.runs.push_back(row.run_id);
   RunRow far = run_of(6144, 1, 1);
-  far.plan.tp = 1, far.plan.pp = 8, far.plan.dp = 1, far.training.seq_len = 65536;
+  far.plan.tp = 1;
+  far.plan.pp = 8;
+  far.plan.dp = 1;
+  far.training.seq_len = 65536;
   const auto known = [&](const RunRow& row) {
     return calibrated_uncertainty(resolve(row, map_, presets_), file, presets_, 0.3).known;
   };
@@ -292,8 +308,12 @@ TEST(FitProblem, ConstantsOfKinMoveTogether) {
   std::vector<FreeConstant> calibrated;
   for (const char* owner : {"first", "kin", "stranger"})
     calibrated.push_back({ConstantOwner::stack, owner, "pointwise_passes", 2, 0.25});
-  for (const std::size_t k : {0, 1}) calibrated[k].kin = "fused", calibrated[k].kinship = 0.8;
-  calibrated[2].kin = "eager", calibrated[2].kinship = 0.8;
+  for (const std::size_t k : {0, 1}) {
+    calibrated[k].kin = "fused";
+    calibrated[k].kinship = 0.8;
+  }
+  calibrated[2].kin = "eager";
+  calibrated[2].kinship = 0.8;
   const std::filesystem::path presets = test::preset_dir();
   const FitProblem p{{}, calibrated, presets};
   const Posterior prior{Eigen::VectorXd::Zero(3), p.prior_covariance()};
@@ -331,7 +351,8 @@ TEST_F(Calibrate, MemoryFindsTheCoefficientThatMoved) {
 
 TEST(CalibrateConstants, OneAtItsLimitSaysSo) {
   ConstantFit fit;
-  fit.constant.low = 0.4, fit.constant.high = 1.0;
+  fit.constant.low = 0.4;
+  fit.constant.high = 1.0;
   const auto at_limit = [&](double value) {
     fit.value = value;
     return fit.at_limit();

@@ -33,8 +33,12 @@ TEST(Calibration, LeaveOneSourceOut) {
     // Five rows may mislead, but not far.
     EXPECT_LE(s.mape_few, s.mape + 0.8) << s.source;
     EXPECT_LE(s.mape_chosen, s.mape + 0.8) << s.source;
-    left_out += s.mape, few += s.mape_few, chosen += s.mape_chosen;
-    covered += s.coverage_few, covered_chosen += s.coverage_chosen, ++sources;
+    left_out += s.mape;
+    few += s.mape_few;
+    chosen += s.mape_chosen;
+    covered += s.coverage_few;
+    covered_chosen += s.coverage_chosen;
+    ++sources;
   }
   ASSERT_GE(sources, 8);
   fmt::print("{:24} {:5} {:9.2f} {:8} {:11.2f} {:8} {:13.2f}\n", "mean", "", left_out / sources, "",
@@ -64,9 +68,12 @@ TEST(Calibration, LeaveOneSourceOutMemory) {
   for (const SourceScore& s : scores) {
     fmt::print("{:24} {:4} peaks, error {:5.2f} %; does not fit: {} right, {} false, {} missed\n", s.source,
                s.memory_rows, s.memory_mape, s.oom_true, s.oom_false, s.oom_missed);
-    right += s.oom_true, wrong += s.oom_false, missed += s.oom_missed;
+    right += s.oom_true;
+    wrong += s.oom_false;
+    missed += s.oom_missed;
     if (s.memory_rows == 0) continue;
-    ++sources, left_out += s.memory_mape;
+    ++sources;
+    left_out += s.memory_mape;
     for (const SourceScore& known : seen)
       if (known.source == s.source) in_sample += known.memory_mape;
   }

@@ -67,7 +67,9 @@ TEST(LogContradictions, WhatAKeyLeavesOutIsTheLogs) {
 
 TEST(LogContradictions, BatchSequenceAndFormats) {
   TrainingSpec stated;
-  stated.seq_len = 2048, stated.global_batch = 1024, stated.compute = Dtype::bf16;
+  stated.seq_len = 2048;
+  stated.global_batch = 1024;
+  stated.compute = Dtype::bf16;
   EXPECT_NE(said(kMegatron, kAsTheLog, {.seq_len = true}, stated)
                 .problems.find("x.log:15: seq_len: found 4096, expected 2048"),
             std::string::npos);

@@ -13,7 +13,9 @@ namespace {
 
 ModelSpec llama_70b() {
   ModelSpec m = llama_13b();
-  m.name = "llama-3.1-70b", m.n_kv_heads = 8, m.vocab_size = 128256;
+  m.name = "llama-3.1-70b";
+  m.n_kv_heads = 8;
+  m.vocab_size = 128256;
   return m;
 }
 

@@ -35,7 +35,11 @@ inline constexpr const char* kMegatron =
 
 inline ModelSpec llama_13b() {
   ModelSpec m;
-  m.n_layers = 40, m.hidden = 5120, m.n_heads = m.n_kv_heads = 40, m.head_dim = 128, m.ffn_hidden = 13824;
+  m.n_layers = 40;
+  m.hidden = 5120;
+  m.n_heads = m.n_kv_heads = 40;
+  m.head_dim = 128;
+  m.ffn_hidden = 13824;
   return m;
 }
 

@@ -118,7 +118,10 @@ TEST(BridgeLog, StatesItsLayoutInItsPrintedConfiguration) {
   const RunLog log = parse_run_log(text, "bridge.log");
   EXPECT_EQ(log.format, LogFormat::megatron_bridge);
   ModelSpec model;
-  model.n_layers = 32, model.hidden = 4096, model.n_heads = 32, model.ffn_hidden = 14336;
+  model.n_layers = 32;
+  model.hidden = 4096;
+  model.n_heads = 32;
+  model.ffn_hidden = 14336;
   TrainingSpec training;
   ParallelPlan plan;
   apply_log(log, model, training, plan, {.gpus = 64});

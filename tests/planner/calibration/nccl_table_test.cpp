@@ -171,7 +171,8 @@ TEST(NcclTable, RanksSitOnTheNodesThatItNames) {
   const auto fitted = [&](std::vector<int> node_of) {
     NcclTable t = table;
     t.nodes = 1 + *std::max_element(node_of.begin(), node_of.end());
-    t.ranks = static_cast<int>(node_of.size()), t.node_of = std::move(node_of);
+    t.ranks = static_cast<int>(node_of.size());
+    t.node_of = std::move(node_of);
     std::vector<int> placed, taken(4, 0);
     for (const int n : t.node_of) placed.push_back(8 * n + taken[static_cast<std::size_t>(n)]++);
     ClusterSpec slow = cluster;

@@ -236,7 +236,8 @@ TEST(PipelineLog, WhoseMemoryItIs) {
   // Megatron-LM prints a rank of each stage; a part of the log may have one.
   const RunLog megatron = parse_run_log(kMegatron, "x.log");
   ParallelPlan plan;
-  plan.tp = plan.pp = 2, plan.dp = 16;
+  plan.tp = plan.pp = 2;
+  plan.dp = 16;
   EXPECT_EQ(stages_of_peak(megatron, plan), Stages{0});
   std::string both = kMegatron;
   const std::size_t at = both.find("[Rank 0]");

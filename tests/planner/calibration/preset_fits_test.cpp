@@ -79,10 +79,21 @@ TEST(PresetFits, UnseenSourcesAreAsGoodAsReached) {
   double error = 0, memory = 0, covered = 0, timed = 0, held = 0, peaks = 0;
   int sources = 0, of_memory = 0, found = 0, missed = 0, false_alarms = 0;
   for (const SourceScore& s : unseen().sources) {
-    found += s.oom_true, missed += s.oom_missed, false_alarms += s.oom_false;
-    if (s.rows > 0) ++sources, error += s.mape;
-    if (s.memory_rows > 0) ++of_memory, memory += s.memory_mape;
-    covered += s.covered, timed += s.rows, held += s.memory_covered, peaks += s.memory_rows;
+    found += s.oom_true;
+    missed += s.oom_missed;
+    false_alarms += s.oom_false;
+    if (s.rows > 0) {
+      ++sources;
+      error += s.mape;
+    }
+    if (s.memory_rows > 0) {
+      ++of_memory;
+      memory += s.memory_mape;
+    }
+    covered += s.covered;
+    timed += s.rows;
+    held += s.memory_covered;
+    peaks += s.memory_rows;
   }
   const RankingScore choice = ranking_of(unseen().sources);
   fmt::print(

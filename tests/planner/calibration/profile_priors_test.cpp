@@ -27,7 +27,8 @@ class ProfilePriors : public testing::Test {
   WorkProfile profile(const CostConstants& truth) const {
     const AnalyticCostModel model(cluster_, load_stack("sextant", presets_), truth);
     WorkProfile out;
-    out.machine = "NVIDIA H100 80GB HBM3, cuBLASLt 13.0", out.date = "2026-11-20";
+    out.machine = "NVIDIA H100 80GB HBM3, cuBLASLt 13.0";
+    out.date = "2026-11-20";
     const auto add = [&](const Work& work) {
       const double us = model.price(work).duration.v * 1e6;
       out.works[work_key(work)] = {.mean_us = us, .median_us = us, .samples = 12};
@@ -35,8 +36,12 @@ class ProfilePriors : public testing::Test {
     for (const int hidden : {4096, 8192})
       for (const Pass pass : {Pass::forward, Pass::backward}) {
         BlockWork w;
-        w.pass = pass, w.seq_q = w.seq_k = 4096, w.hidden = hidden, w.heads = w.kv_heads = hidden / 128;
-        w.head_dim = 128, w.ffn = 3 * hidden;
+        w.pass = pass;
+        w.seq_q = w.seq_k = 4096;
+        w.hidden = hidden;
+        w.heads = w.kv_heads = hidden / 128;
+        w.head_dim = 128;
+        w.ffn = 3 * hidden;
         for (const BlockKind kind : {BlockKind::norm, BlockKind::qkv, BlockKind::attention, BlockKind::mlp}) {
           w.kind = kind;
           add(w);
@@ -57,7 +62,8 @@ class ProfilePriors : public testing::Test {
     MachineFacts out;
     const auto add = [&](const Measured& what, const OpCost& cost) {
       MachineMeasurement& m = out.measurements.emplace_back();
-      m.what = measurement_name(what), m.median_us = cost.duration.v * 1e6;
+      m.what = measurement_name(what);
+      m.median_us = cost.duration.v * 1e6;
     };
     for (const int extent : {4096, 8192, 16384})
       add(SquareGemm{Dtype::bf16, extent}, model.price(Kernel(Gemm{extent, extent, extent})));
@@ -87,7 +93,9 @@ class ProfilePriors : public testing::Test {
 
 TEST_F(ProfilePriors, FindTheConstantsThatMadeTheTimes) {
   CostConstants truth = constants_;
-  truth.gemm_efficiency *= 0.85, truth.memory_efficiency *= 0.8, truth.link_efficiency *= 0.7;
+  truth.gemm_efficiency *= 0.85;
+  truth.memory_efficiency *= 0.8;
+  truth.link_efficiency *= 0.7;
   truth.host_copy_efficiency *= 0.6;
   const ProfileFit fit = profile_priors(profile(truth), "p.json", cluster_, presets_, rules_);
   EXPECT_NEAR(found(fit, "gemm_efficiency"), 0.85, 0.03);
@@ -109,12 +117,16 @@ TEST_F(ProfilePriors, LeaveAMachineAsItsPresetWhereItIs) {
 
 TEST_F(ProfilePriors, TheMachineByItselfTellsThemToo) {
   CostConstants truth = constants_;
-  truth.gemm_efficiency *= 0.85, truth.memory_efficiency *= 0.8, truth.host_copy_efficiency *= 0.6;
-  truth.link_efficiency *= 0.7, truth.collective_start_us *= 1.6;
+  truth.gemm_efficiency *= 0.85;
+  truth.memory_efficiency *= 0.8;
+  truth.host_copy_efficiency *= 0.6;
+  truth.link_efficiency *= 0.7;
+  truth.collective_start_us *= 1.6;
   ClusterSpec quick = cluster_;
   quick.device.launch_overhead = quick.device.launch_overhead * 0.3;
   WorkProfile bare;
-  bare.machine = "NVIDIA H100 80GB HBM3", bare.facts = facts(quick, truth);
+  bare.machine = "NVIDIA H100 80GB HBM3";
+  bare.facts = facts(quick, truth);
   const ProfileFit fit = profile_priors(bare, "p.json", cluster_, presets_, rules_);
   EXPECT_EQ(fit.works, 0);
   EXPECT_EQ(fit.measurements, 34);
@@ -137,8 +149,11 @@ TEST_F(ProfilePriors, TheMachineByItselfTellsThemToo) {
 
 TEST_F(ProfilePriors, WorksOfPlansTellMoreThanTheMachineByItself) {
   CostConstants of_plans = constants_, of_machine = constants_;
-  of_plans.gemm_efficiency *= 0.85, of_plans.memory_efficiency *= 0.8;
-  of_machine.gemm_efficiency *= 1.1, of_machine.memory_efficiency *= 0.5, of_machine.link_efficiency *= 0.7;
+  of_plans.gemm_efficiency *= 0.85;
+  of_plans.memory_efficiency *= 0.8;
+  of_machine.gemm_efficiency *= 1.1;
+  of_machine.memory_efficiency *= 0.5;
+  of_machine.link_efficiency *= 0.7;
   WorkProfile both = profile(of_plans);
   std::erase_if(both.works, [](const auto& w) { return w.first.starts_with("all_gather"); });
   both.facts = facts(cluster_, of_machine);
@@ -152,12 +167,18 @@ TEST_F(ProfilePriors, InterferenceIsWhatWasMeasuredBesideAnother) {
   MachineFacts facts;
   const auto add = [&](const char* what, const char* beside, double us) {
     MachineMeasurement& m = facts.measurements.emplace_back();
-    m.what = what, m.beside = beside, m.median_us = us;
+    m.what = what;
+    m.beside = beside;
+    m.median_us = us;
   };
-  add("gemm bf16 4096x4096x4096 on 2 ranks", "", 100), add("all_reduce 1024B g2", "", 50);
-  add("gemm bf16 4096x4096x4096", "", 100), add("copy device_to_host 64B", "", 10);
-  add("copy host_to_device 64B", "", 10), add("copy host_to_device 64B", "copy device_to_host 64B", 14);
-  add("all_reduce 1024B g2 one_device", "", 10), add("all_reduce 1024B g2 one_device", "gemm bf16 1x1x1", 99);
+  add("gemm bf16 4096x4096x4096 on 2 ranks", "", 100);
+  add("all_reduce 1024B g2", "", 50);
+  add("gemm bf16 4096x4096x4096", "", 100);
+  add("copy device_to_host 64B", "", 10);
+  add("copy host_to_device 64B", "", 10);
+  add("copy host_to_device 64B", "copy device_to_host 64B", 14);
+  add("all_reduce 1024B g2 one_device", "", 10);
+  add("all_reduce 1024B g2 one_device", "gemm bf16 1x1x1", 99);
   EXPECT_TRUE(interference_of(facts).empty()) << "nothing ran beside a product, but within one device";
   add("gemm bf16 4096x4096x4096 on 2 ranks", "all_reduce 1024B g2", 112);
   add("all_reduce 1024B g2", "gemm bf16 4096x4096x4096 on 2 ranks", 45);

@@ -76,7 +76,8 @@ TEST(RunLog, TheFirstStepOfARunIsNeverTheMeasurement) {
                                          "validate step: 10 loss: 8 memory: 1.00GiB(1%) tps: 9000\n",
                                      "titan.log");
   TrainingSpec training;
-  training.global_batch = 1, training.seq_len = 400;
+  training.global_batch = 1;
+  training.seq_len = 400;
   EXPECT_DOUBLE_EQ(steady_step(ranks, training, ParallelPlan{}).v, 10);
   for (const std::string& none :
        {steps_of({"60000"}), steps_of({"60000", "nan"}), steps_of({"60000"}) + again})
@@ -115,7 +116,8 @@ std::string of_model(const char* preset, const std::string& line, const std::str
   ModelSpec model = load_model(preset, test::preset_dir());
   TrainingSpec training;
   ParallelPlan plan;
-  plan.tp = tp, plan.pp = pp;
+  plan.tp = tp;
+  plan.pp = pp;
   try {
     apply_log(parse_run_log(line + "\n" + steps, "x.log"), model, training, plan, {.plan = true});
   } catch (const ConfigError& e) {

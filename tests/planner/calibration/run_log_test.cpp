@@ -134,7 +134,8 @@ TEST(RunLog, MegatronSaysItsKernelsAndGpus) {
     EXPECT_EQ(with(arguments).kernels.attention, kernel) << arguments;
   StackSpec stack;
   TrainingSpec training;
-  training.parameter = Dtype::bf16, training.gradient = Dtype::fp32;
+  training.parameter = Dtype::bf16;
+  training.gradient = Dtype::fp32;
   apply_kernels(with("  gradient_accumulation_fusion .................... False\n").kernels, training, stack);
   EXPECT_DOUBLE_EQ(stack.kernels.accumulate_bytes, 2 + 4 + 4);
   apply_kernels(with("  gradient_accumulation_fusion .................... True\n").kernels, training, stack);
@@ -146,7 +147,10 @@ TEST(RunLog, MegatronSaysItsKernelsAndGpus) {
   // 64 GPUs, as the log says: a layout of 32 is another run's.
   ModelSpec model = llama_13b();
   ParallelPlan plan;
-  plan.tp = plan.pp = 2, plan.dp = 8, plan.vp = 2, plan.zero_stage = 1;
+  plan.tp = plan.pp = 2;
+  plan.dp = 8;
+  plan.vp = 2;
+  plan.zero_stage = 1;
   EXPECT_THROW(
       apply_log(parse_run_log("using world size: 64, data-parallel size\n iteration        2/     100 | "
                               "elapsed time per iteration (ms): 30100.0 |\n",

@@ -39,7 +39,8 @@ inline Said with_log(const std::string& text, Said out, const LogContext& contex
 inline Said said(const std::string& text, const std::string& key, LogContext context = {},
                  const TrainingSpec& training = {},
                  std::optional<std::vector<std::string>> parts = std::nullopt) {
-  context.plan = true, context.parts = std::move(parts);
+  context.plan = true;
+  context.parts = std::move(parts);
   return with_log(text, {"", llama_13b(), training, parse_plan_key(key), {}}, context);
 }
 

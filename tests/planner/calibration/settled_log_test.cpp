@@ -33,7 +33,8 @@ TEST(SettledLog, NanotronsRatesAreGpusAndSequences) {
   EXPECT_EQ(log.says.at("gpus"), 8);
   EXPECT_EQ(log.says.at("pp"), 2);
   TrainingSpec stated;
-  stated.seq_len = 4096, stated.global_batch = 64;
+  stated.seq_len = 4096;
+  stated.global_batch = 64;
   const std::string key = "tp2.pp2.dp2.z1.mbs1.nosp";
   EXPECT_EQ(said(nanotron_steps("1", "22.8K", "2.85K"), key, {.seq_len = true}, stated).problems, "");
   // Twice the GPUs, half the sequence, other stages.
@@ -124,7 +125,8 @@ TEST(SettledLog, TokensOverSamplesOfMegatronDeepSpeed) {
   EXPECT_EQ(log.says.at("seq_len"), 2048);
   EXPECT_EQ(log.says.at("gpus"), 64);  // 33 * 2048 / 1056
   TrainingSpec stated;
-  stated.seq_len = 4096, stated.global_batch = 256;
+  stated.seq_len = 4096;
+  stated.global_batch = 256;
   EXPECT_TRUE(said(text, "dp64.mbs1", {.seq_len = true}, stated).names("seq_len: found 2048, expected 4096"));
   stated.seq_len = 2048;
   EXPECT_EQ(said(text, "dp64.mbs1", {.seq_len = true}, stated).problems, "");

@@ -144,7 +144,12 @@ TEST(WildLogs, SeveralPodsHostsAndServicesAreSeveralRanks) {
 TEST(WildLogs, FilesOfWindows) {
   const std::string plain = text_of(kArguments, "", "\r\n") + text_of(kSteps, "", "\r\n");
   std::string low = "\xff\xfe", high = "\xfe\xff";
-  for (const char c : plain) low += c, low += '\0', high += '\0', high += c;
+  for (const char c : plain) {
+    low += c;
+    low += '\0';
+    high += '\0';
+    high += c;
+  }
   for (const std::string& text : {plain, "\xef\xbb\xbf" + plain, low, high}) {
     const RunLog log = parse_run_log(text, "x.log");
     EXPECT_EQ(log.steps.size(), 4u);
@@ -180,7 +185,8 @@ TEST(WildLogs, RestartsAndRanksWithoutTags) {
           n, n == 1 ? 100 : 10000 + n);
   const RunLog ranks = parse_run_log(titan, "x.log");
   TrainingSpec training;
-  training.seq_len = 1000, training.global_batch = 8;
+  training.seq_len = 1000;
+  training.global_batch = 8;
   ParallelPlan plan;
   plan.dp = 8;
   EXPECT_NEAR(steady_step(ranks, training, plan).v, 0.1,
@@ -222,8 +228,10 @@ TEST(WildLogs, NeMoPrintsLinesOrABar) {
 // epfLLM/Megatron-LLM#11 and #22: steps that grow from 86 to 130 s.
 TEST(WildLogs, StepsThatGrowAreNotSteady) {
   Lines steady, growing;
-  for (int n = 1; n <= 30; ++n)
-    steady.push_back(step(n, 16000 + n)), growing.push_back(step(n, 86000 + 1500 * n));
+  for (int n = 1; n <= 30; ++n) {
+    steady.push_back(step(n, 16000 + n));
+    growing.push_back(step(n, 86000 + 1500 * n));
+  }
   EXPECT_LT(spread_of_steps(parse_run_log(text_of(steady), "x.log")).value_or(1), 0.01);
   EXPECT_GT(spread_of_steps(parse_run_log(text_of(growing), "x.log")).value_or(0), 0.2);
   EXPECT_FALSE(spread_of_steps(parse_run_log(text_of(kSteps), "x.log")).has_value());  // too few to say

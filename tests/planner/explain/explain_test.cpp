@@ -61,7 +61,8 @@ TEST(Explain, EqualStagesAreSaidWhereAStackMakesOthers) {
     return layout_setting(parse_plan_key(key), owned.model, owned.stack);
   };
   EXPECT_EQ(setting("pp4"), "") << "control: a stack whose own are equal";
-  owned.stack.can.usual_end_layers = 1, owned.stack.name = "torchtitan";
+  owned.stack.can.usual_end_layers = 1;
+  owned.stack.name = "torchtitan";
   for (const char* equal : {"pp4", "pp4.L2x4"}) {
     EXPECT_NE(setting(equal).find("stages of 2x4 layers need pipeline_parallel_first_stage_less_layers=0"),
               std::string::npos)
@@ -135,7 +136,8 @@ TEST(Explain, AnotherGridIsFurtherThanAnyZeroStage) {
 
 TEST(Explain, TheSmallestChangeTriesSharesLayersAndBuckets) {
   OwnedJob owned = job_of(79, 1);
-  owned.cluster.node.gpus = 1, owned.cluster.node.nics = 1;
+  owned.cluster.node.gpus = 1;
+  owned.cluster.node.nics = 1;
   owned.stack.can.parameter_offload = owned.stack.can.activation_offload = false;
   owned.finish();
   for (const char* leaner : {"mbs1.full.oo10", "mbs1.full.oo25"}) {
@@ -152,7 +154,8 @@ TEST(Explain, TheSmallestChangeTriesSharesLayersAndBuckets) {
   OwnedJob many = job_of(79);
   many.stack.can.optimizer_offload = many.stack.can.parameter_offload = many.stack.can.activation_offload =
       false;
-  many.stack.can.zero_stages = {0, 1, 2}, many.stack.rules.reduce_every_microbatch = true;
+  many.stack.can.zero_stages = {0, 1, 2};
+  many.stack.rules.reduce_every_microbatch = true;
   const auto bucket = change_within(many, "dp8.z2.mbs1.full.b400M", "dp8.z2.mbs1.full.b25M");
   ASSERT_TRUE(bucket);
   EXPECT_EQ(bucket->fields, 1);
@@ -198,7 +201,8 @@ TEST(Explain, NothingFitsSaysWhatWould) {
     EXPECT_TRUE(n.fewest.found->report.ranked.front().prediction.fits);
   }
   SearchOptions enough, little;
-  enough.memory_limit = n.needed, little.memory_limit = Bytes(n.needed.v - 1);
+  enough.memory_limit = n.needed;
+  little.memory_limit = Bytes(n.needed.v - 1);
   EXPECT_FALSE(search(job, space, enough).ranked.empty());
   EXPECT_TRUE(search(job, space, little).ranked.empty());
 }
@@ -206,7 +210,8 @@ TEST(Explain, NothingFitsSaysWhatWould) {
 // Each divides by itself; what they make together does not.
 TEST(Explain, FieldsThatDivideOnlyAloneAreNamedTogether) {
   OwnedJob owned = testing::small_job(3, 8, 8);
-  owned.model.n_heads = 8, owned.training.global_batch = 48;
+  owned.model.n_heads = 8;
+  owned.training.global_batch = 48;
   owned.finish();
   const auto cause = [&](const char* limits) {
     const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.device, 24,
@@ -274,7 +279,9 @@ TEST(Explain, LimitsThatTheStackTakesOnlyApartAreKnownAtOnce) {
   EXPECT_NE(reason("pp>1,po=1").find("beside pipeline stages"), std::string::npos) << reason("pp>1,po=1");
   EXPECT_EQ(reason("po=1"), "");
   can.offload_with_pp = true;
-  can.zero_stages = {0, 1, 2}, can.partial_offload_from_zero = 3, can.parameter_offload = false;
+  can.zero_stages = {0, 1, 2};
+  can.partial_offload_from_zero = 3;
+  can.parameter_offload = false;
   EXPECT_NE(reason("oo=50").find("use oo100 or oo0"), std::string::npos) << reason("oo=50");
   EXPECT_EQ(reason("oo>=50"), "");
   can = OwnedJob(job_of(79)).stack.can;

@@ -40,7 +40,10 @@ StackSpec stack_of(const Layout& l) {
   stack.rules.host_sums_gradients = stack.rules.host_parameters_are_master = l.fsdp;
   stack.rules.zero2_by_units = l.fsdp;
   stack.rules.cp_ring = l.cp_ring;
-  if (l.copies) stack.memory.update_copies = UpdateCopies::flattened, stack.memory.update_extra_bytes = 100;
+  if (l.copies) {
+    stack.memory.update_copies = UpdateCopies::flattened;
+    stack.memory.update_extra_bytes = 100;
+  }
   return stack;
 }
 
@@ -51,7 +54,8 @@ ExecutionGraph lower_layout(const Layout& l) {
   if (l.qk_norm == QkNorm::none && !l.normalized)
     return lower_tiny(l.key, layers, batch, stack_of(l), true, l.tied);
   ModelSpec model = tiny_model(layers);
-  model.qk_norm = l.qk_norm, model.normalized_head = l.normalized;
+  model.qk_norm = l.qk_norm;
+  model.normalized_head = l.normalized;
   if (l.qk_norm != QkNorm::none) model.norm_placement = NormPlacement::after;
   return lower(model, tiny_training(batch), flat_links(plan), plan, stack_of(l), {true});
 }
@@ -137,7 +141,8 @@ TEST_P(Checker, CatchesEachMissingDependency) {
       if (sums_gradients_on_host(graph.plan, rules) && graph.lanes[op.lanes[0]].kind == LaneKind::compute)
         continue;
       mutant.deps[op.dep_begin + d] = mutant.deps[op.dep_begin];
-      ++op.dep_begin, --op.dep_count;
+      ++op.dep_begin;
+      --op.dep_count;
       EXPECT_FALSE(check_hazards(mutant).empty())
           << op_label(graph, i) << " without " << op_label(graph, dep);
     }
@@ -146,7 +151,8 @@ TEST_P(Checker, CatchesEachMissingDependency) {
 // The op leaves; those that waited for it wait for what it waited for.
 ExecutionGraph without(const ExecutionGraph& g, OpId removed) {
   ExecutionGraph out = g;
-  out.ops.clear(), out.deps.clear();
+  out.ops.clear();
+  out.deps.clear();
   std::vector<OpId> before(g.deps_of(g.ops[removed]).begin(), g.deps_of(g.ops[removed]).end());
   for (OpId i = 0; i < removed; ++i)
     for (const LaneId lane : g.ops[removed].lanes)
@@ -182,7 +188,8 @@ TEST_P(Checker, CatchesEachShiftedRange) {
       for (const int shift : {-2, 2}) {  // bytes: one bf16 element
         ExecutionGraph mutant = graph;
         Operand& operand = mutant.operands[graph.ops[i].operand_begin + o];
-        operand.begin += shift, operand.end += shift;
+        operand.begin += shift;
+        operand.end += shift;
         EXPECT_TRUE(caught(mutant, rules))
             << op_label(graph, i) << (operand.write ? " writes" : " reads") << " buffer " << operand.buffer
             << " [" << operand.begin << ", " << operand.end << ")";
@@ -235,8 +242,11 @@ StackRules any_rules() {
 
 ParallelPlan small_plan() {
   ParallelPlan p = arbitrary::plan();
-  p.tp = *rc::gen::element(1, 2, 4), p.cp = *rc::gen::element(1, 1, 2), p.pp = *rc::gen::element(1, 1, 2, 3);
-  p.dp = *rc::gen::element(1, 2, 4), p.micro_batch = 1;
+  p.tp = *rc::gen::element(1, 2, 4);
+  p.cp = *rc::gen::element(1, 1, 2);
+  p.pp = *rc::gen::element(1, 1, 2, 3);
+  p.dp = *rc::gen::element(1, 2, 4);
+  p.micro_batch = 1;
   p.vp = p.pp > 1 ? *rc::gen::element(1, 1, 2) : 1;
   p.sequence_parallel = p.sequence_parallel && p.tp > 1;
   p.overlap_tp = p.overlap_tp && p.tp > 1;

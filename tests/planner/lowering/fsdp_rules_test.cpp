@@ -48,7 +48,8 @@ Counted counted(const ExecutionGraph& g) {
   Counted n;
   for (const Op& op : g.ops) {
     const bool sum = op.role == OpRole::grad_accumulate && g.lanes[op.lanes[0]].kind == LaneKind::host;
-    n.copies += op.role == OpRole::copy_out, n.sums += sum;
+    n.copies += op.role == OpRole::copy_out;
+    n.sums += sum;
     for (const OpId dep : g.deps_of(op))
       n.waits += g.ops[dep].role == OpRole::grad_accumulate && g.ops[dep].lanes[0] != op.lanes[0] &&
                  g.lanes[op.lanes[0]].kind == LaneKind::compute;

@@ -21,7 +21,10 @@ HeldBytes held_at(const ExecutionGraph& g, int stage, OpId at) {
     bool before = false, after = false;
     for (OpId i = 0; i < g.ops.size(); ++i)
       for (const Operand& o : g.operands_of(g.ops[i]))
-        if (o.buffer == b) before = before || i <= at, after = after || i >= at;
+        if (o.buffer == b) {
+          before = before || i <= at;
+          after = after || i >= at;
+        }
     if (g.buffers[b].resident || (before && after)) out[g.buffers[b].kind] += g.buffers[b].bytes;
   }
   return out;
@@ -39,7 +42,8 @@ TEST(GraphMemory, EqualsTheAccountBufferByBuffer) {
         const HeldBytes oracle = held_at(g, stage, i);
         while (point + 1 < w.curve.size() && w.curve[point + 1].op <= i) ++point;
         ASSERT_EQ(w.curve[point].held, oracle) << key << " stage " << stage << " " << op_name(g, i);
-        most = std::max(most, oracle.device()), most_host = std::max(most_host, oracle.host());
+        most = std::max(most, oracle.device());
+        most_host = std::max(most_host, oracle.host());
       }
       EXPECT_EQ(w.peak.held.device(), most) << key;
       EXPECT_EQ(w.host_peak, most_host) << key;

@@ -28,7 +28,8 @@ TEST(GraphSize, MoreMicroBatchesThanAGraphHoldsAreRefused) {
       default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus(),
                     parse_plan_limits("tp=4,dp=1,cp=1,pp=1", "--fix"));
   SearchOptions options;
-  options.top = 1, options.budget_s = 0.1;
+  options.top = 1;
+  options.budget_s = 0.1;
   const SearchReport report = search(job, space, options);
   EXPECT_EQ(report.outcomes.total(), space.size());
   for (const RankedPlan& r : report.ranked)

@@ -144,7 +144,8 @@ RC_GTEST_PROP(Bound, OfAnyShareIsNotAboveThatOfEach, ()) {
   const testing::RandomJob random;
   const Job job = random.job();
   ParallelPlan plan = random.plan();
-  plan.parameter_offload = false, plan.activation_offload = 0;
+  plan.parameter_offload = false;
+  plan.activation_offload = 0;
   const std::vector<double> shares{0, 0.3, 1};
   std::vector<ParallelPlan> lawful;
   for (const double share : shares) {
@@ -270,9 +271,12 @@ RC_GTEST_PROP(Bound, OfSeveralPlansIsNotAboveAnyOfThem, ()) {
   std::vector<ParallelPlan> any;
   for (int n = upto(2, 4); n > 0; --n) {
     ParallelPlan p = plan;
-    p.bucket_elements = upto(0, 1) * (std::int64_t{1} << upto(12, 24)), p.last_bucket_split = upto(1, 3);
-    p.overlap_grad_reduce = upto(0, 1) != 0, p.overlap_param_gather = upto(0, 1) != 0;
-    p.activation_offload = upto(0, 2), p.offload_horizon = upto(0, 2);
+    p.bucket_elements = upto(0, 1) * (std::int64_t{1} << upto(12, 24));
+    p.last_bucket_split = upto(1, 3);
+    p.overlap_grad_reduce = upto(0, 1) != 0;
+    p.overlap_param_gather = upto(0, 1) != 0;
+    p.activation_offload = upto(0, 2);
+    p.offload_horizon = upto(0, 2);
     if (!unlawful(job, p)) any.push_back(p);
   }
   RC_PRE(any.size() > 1);

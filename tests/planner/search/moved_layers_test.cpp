@@ -80,7 +80,8 @@ TEST(Search, MovesLayersWhereThatHelps) {
   EXPECT_DOUBLE_EQ(moved.best_bound.v, member.prediction.step.v);
   EXPECT_EQ(moved.outcomes.by_outcome, still.outcomes.by_outcome);
   EXPECT_GT(moved.moved, 0u);
-  options.threads = 1, options.move_layers = true;
+  options.threads = 1;
+  options.move_layers = true;
   const SearchReport one = search(job, space, options);
   EXPECT_EQ(keys(one), keys(moved));
   EXPECT_EQ(one.moved, moved.moved);

@@ -22,11 +22,12 @@ struct SearchGrid {
     owned.stack = load_stack(stack, test::preset_dir());
     // The layouts below were found before Megatron-Core's rules for its FSDP and all that its layers keep were known; off the grid is
     // off the grid.
-    owned.stack.memory.saved_hidden = owned.stack.memory.saved_ffn = 2,
+    owned.stack.memory.saved_hidden = owned.stack.memory.saved_ffn = 2;
     owned.stack.memory.wgrad_placeholder_bytes = 0;
     owned.stack.can.optimizer_offload_to_zero = owned.stack.can.overlap_tp_to_zero = 3;
     owned.stack.memory.offload_from_whole = false;  // so that small parts on the host make room
-    owned.training.seq_len = seq_len, owned.training.global_batch = global_batch;
+    owned.training.seq_len = seq_len;
+    owned.training.global_batch = global_batch;
     owned.finish();
   }
   SearchSpace space(const std::string& fixed = "") const {

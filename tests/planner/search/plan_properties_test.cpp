@@ -21,7 +21,9 @@ using testing::RandomJob;
 // The same job on another cluster.
 OwnedJob with_cluster(const Job& job, ClusterSpec cluster) {
   OwnedJob o;
-  o.model = job.model, o.training = job.training, o.stack = job.stack;
+  o.model = job.model;
+  o.training = job.training;
+  o.stack = job.stack;
   o.cluster = std::move(cluster);
   o.finish();
   return o;
@@ -135,7 +137,10 @@ RC_GTEST_PROP(PlanProperties, PermutingEqualNodesChangesNothing, ()) {
       ranks.push_back(rank);
       moved.push_back(order[static_cast<std::size_t>(rank / gpus)] * gpus + rank % gpus);
     }
-  if (ranks.empty()) ranks = {0}, moved = {order[0] * gpus};
+  if (ranks.empty()) {
+    ranks = {0};
+    moved = {order[0] * gpus};
+  }
   std::sort(moved.begin(), moved.end());
   RC_ASSERT(job.topology.group_of(ranks) == job.topology.group_of(moved));
 }
@@ -158,7 +163,9 @@ RC_GTEST_PROP(PlanProperties, MemoryNeverGrowsWithTheZeroStage, ()) {
   stack.rules.zero3_reduce_every_microbatch |= stack.rules.reduce_every_microbatch;
   const Job job{any.model, any.training, any.cluster, any.topology, stack, any.cost};
   ParallelPlan plan = random.plan();
-  plan.shard_degree = 0, plan.parameter_offload = false, plan.optimizer_offload = 0;
+  plan.shard_degree = 0;
+  plan.parameter_offload = false;
+  plan.optimizer_offload = 0;
   double before = std::numeric_limits<double>::infinity();
   int lawful = 0;
   for (int stage = 0; stage <= 3; ++stage) {
@@ -166,7 +173,8 @@ RC_GTEST_PROP(PlanProperties, MemoryNeverGrowsWithTheZeroStage, ()) {
     if (unlawful(job, plan)) continue;
     const double now = held(job, plan);
     RC_ASSERT(now <= before * 1.001 + 1e6);  // padding of each bucket to its shards
-    before = now, ++lawful;
+    before = now;
+    ++lawful;
   }
   RC_PRE(lawful > 1);
 }
@@ -193,12 +201,15 @@ RC_GTEST_PROP(PlanProperties, MemoryNeverGrowsWithTensorParallelism, ()) {
   const RandomJob random;
   const Job job = random.job();
   ParallelPlan plan = random.plan();
-  plan.tp = 1, plan.sequence_parallel = false, plan.overlap_tp = false;
+  plan.tp = 1;
+  plan.sequence_parallel = false;
+  plan.overlap_tp = false;
   RC_PRE(!unlawful(job, plan));
   StackSpec stack = job.stack;  // what tensor parallelism itself keeps is another coefficient
   stack.memory.saved_tp = stack.memory.saved_tp_shard = stack.memory.transient_hidden = 0;
   const auto needs = [&](int tp) {
-    plan.tp = tp, plan.sequence_parallel = tp > 1;
+    plan.tp = tp;
+    plan.sequence_parallel = tp > 1;
     const MemoryEstimate e = estimate_memory(job.model, job.training, plan, stack);
     double most = 0;
     for (const StageMemory& s : e.stages)
@@ -209,7 +220,8 @@ RC_GTEST_PROP(PlanProperties, MemoryNeverGrowsWithTensorParallelism, ()) {
   };
   const double one = needs(1);
   for (const int tp : {2, 4}) {
-    plan.tp = tp, plan.sequence_parallel = true;
+    plan.tp = tp;
+    plan.sequence_parallel = true;
     if (!validate(plan, job.model, job.training).empty()) continue;
     RC_ASSERT(needs(tp) <= one * 1.001 + 2e6);
   }

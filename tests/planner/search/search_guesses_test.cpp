@@ -20,7 +20,8 @@ using testing::OwnedJob;
 // The best step before the tree is walked, and what is found in the end.
 std::pair<Seconds, SearchReport> first_and_last(const OwnedJob& owned, const SearchSpace& space) {
   SearchOptions options;
-  options.top = 1, options.move_layers = false;  // of the space alone
+  options.top = 1;
+  options.move_layers = false;  // of the space alone
   Seconds early(INFINITY);
   options.progress = [&](std::uint64_t simulated, Seconds best) {
     if (simulated == 0) early = best;
@@ -37,8 +38,11 @@ TEST(Search, ClimbsFromItsFirstGuesses) {
   const Job job = owned.job();
   SearchSpace space = default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
   space.form = {{PipelineSchedule::one_f_one_b, 1}, {PipelineSchedule::interleaved, 2}};
-  space.activation_offload = {{0, 1}}, space.optimizer_offload = {0}, space.parameter_offload = {0};
-  space.zero_stage = {0, 1}, space.shard_degree = {0};
+  space.activation_offload = {{0, 1}};
+  space.optimizer_offload = {0};
+  space.parameter_offload = {0};
+  space.zero_stage = {0, 1};
+  space.shard_degree = {0};
   SearchOptions options;
   options.move_layers = false;
   Seconds early(INFINITY);
@@ -76,11 +80,14 @@ struct PresetJob {
     owned.model = load_model(model, test::preset_dir());
     owned.cluster = load_cluster(cluster, test::preset_dir());
     owned.stack = load_stack(stack, test::preset_dir());
-    owned.training.seq_len = 8192, owned.training.global_batch = global_batch;
+    owned.training.seq_len = 8192;
+    owned.training.global_batch = global_batch;
     owned.finish();
     space = default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
-    space.micro_batch = {1}, space.split = {StageSplit::even};
-    space.axis_order.resize(1), space.recompute = {{RecomputeKind::none, -1}, {RecomputeKind::full, -1}};
+    space.micro_batch = {1};
+    space.split = {StageSplit::even};
+    space.axis_order.resize(1);
+    space.recompute = {{RecomputeKind::none, -1}, {RecomputeKind::full, -1}};
   }
 };
 
@@ -88,10 +95,14 @@ struct PresetJob {
 TEST(Search, GuessesWhatIsOnTheHostTogether) {
   PresetJob j("llama-3-70b", "16x8xh100", "torchtitan", 512);
   StackCapabilities& can = j.owned.stack.can;
-  can.offload_with_pp = true, can.max_zero_with_pp = 3;
+  can.offload_with_pp = true;
+  can.max_zero_with_pp = 3;
   can.parameter_offload_from_zero = can.optimizer_offload_from_zero = 2;
   j.owned.stack.rules.reduce_every_microbatch_with_pp = true;
-  j.space.tp = {2, 4}, j.space.cp = {1, 2}, j.space.pp = {1, 2}, j.space.shard_degree = {0};
+  j.space.tp = {2, 4};
+  j.space.cp = {1, 2};
+  j.space.pp = {1, 2};
+  j.space.shard_degree = {0};
   bool on_host = false;  // with less memory, sooner or later the fastest is there
   for (const double memory_GiB :
        {79.0, 70.0, 60.0, 50.0, 40.0, 36.0, 32.0, 30.0, 28.0, 26.0, 25.0, 24.0, 23.0, 22.0, 21.0, 20.0}) {
@@ -112,7 +123,10 @@ TEST(Search, GuessesWhatIsOnTheHostTogether) {
 // from what most would try.
 TEST(Search, GuessesWhatIsShardedWithActivationsOnTheHost) {
   PresetJob j("llama-3.1-405b", "256x8xh100", "sextant", 2048);
-  j.space.tp = {2, 4}, j.space.cp = {1, 4}, j.space.pp = {1, 16}, j.space.shard_degree = {0, 256};
+  j.space.tp = {2, 4};
+  j.space.cp = {1, 4};
+  j.space.pp = {1, 16};
+  j.space.shard_degree = {0, 256};
   const auto [early, report] = first_and_last(j.owned, j.space);
   EXPECT_EQ(report.ranked.front().plan.zero_stage, 3);
   EXPECT_GT(report.ranked.front().plan.activation_offload, 0);
@@ -134,7 +148,8 @@ TEST(Search, MakesRoomWithTheLeastShare) {
   for (std::size_t mbs = 0; mbs < space.micro_batch.size(); ++mbs)
     for (std::size_t z = 0; z < space.zero_stage.size(); ++z) {
       Choice c;
-      c.micro_batch = small(mbs), c.zero_stage = small(z);
+      c.micro_batch = small(mbs);
+      c.zero_stage = small(z);
       const auto found = tree.with_least_share(c, cache);
       ParallelPlan p = tree.plan(found.value_or(c), cache);
       const double share = p.optimizer_offload;
@@ -142,7 +157,8 @@ TEST(Search, MakesRoomWithTheLeastShare) {
         p.optimizer_offload = other;
         EXPECT_EQ(!unlawful(job, p) && tree.fits(p), found && other >= share) << plan_key(p);
       }
-      between += found && share > 0 && share < 1, none += !found;
+      between += found && share > 0 && share < 1;
+      none += !found;
     }
   EXPECT_GT(between, 0);
   EXPECT_GT(none, 0);

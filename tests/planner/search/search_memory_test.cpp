@@ -37,15 +37,25 @@ TEST(Search, FloorsOfMemoryNeverRejectWhatFits) {
     const ParallelPlan p = parse_plan_key(key);
     SearchSpace s;
     s.world = 8;
-    s.tp = {p.tp}, s.cp = {p.cp}, s.pp = {p.pp}, s.axis_order = {p.axis_order},
+    s.tp = {p.tp};
+    s.cp = {p.cp};
+    s.pp = {p.pp};
+    s.axis_order = {p.axis_order};
     s.micro_batch = {p.micro_batch};
-    s.sequence_parallel = {p.sequence_parallel}, s.overlap_tp = {p.overlap_tp}, s.recompute = {p.recompute};
-    s.form = {{p.schedule, p.vp}}, s.split = {StageSplit::even}, s.zero_stage = {p.zero_stage};
-    s.shard_degree = {p.shard_degree}, s.optimizer_offload = {p.optimizer_offload};
-    s.parameter_offload = {p.parameter_offload},
+    s.sequence_parallel = {p.sequence_parallel};
+    s.overlap_tp = {p.overlap_tp};
+    s.recompute = {p.recompute};
+    s.form = {{p.schedule, p.vp}};
+    s.split = {StageSplit::even};
+    s.zero_stage = {p.zero_stage};
+    s.shard_degree = {p.shard_degree};
+    s.optimizer_offload = {p.optimizer_offload};
+    s.parameter_offload = {p.parameter_offload};
     s.activation_offload = {{p.activation_offload, p.offload_horizon}};
-    s.bucket_elements = {p.bucket_elements}, s.last_bucket_split = {p.last_bucket_split};
-    s.overlap_grad_reduce = {p.overlap_grad_reduce}, s.overlap_param_gather = {p.overlap_param_gather};
+    s.bucket_elements = {p.bucket_elements};
+    s.last_bucket_split = {p.last_bucket_split};
+    s.overlap_grad_reduce = {p.overlap_grad_reduce};
+    s.overlap_param_gather = {p.overlap_param_gather};
     ASSERT_EQ(s.size(), 1u);
     ASSERT_FALSE(unlawful(job, p)) << key;
     const Bytes needed = plan_memory(job, p).peak;

@@ -18,14 +18,22 @@ namespace {
 // Every choice of what the rules are about.
 SearchSpace space_of_rules(const Job& job) {
   SearchSpace s = default_space(job.model, job.training, job.cluster.device, job.cluster.gpus());
-  s.tp = {1, 2}, s.cp = {1}, s.pp = {1, 2};
-  s.axis_order.resize(job.stack.can.axis_orders.empty() ? 1 : s.axis_order.size()), s.micro_batch = {1};
-  s.zero_stage = {0, 1, 2, 3}, s.shard_degree = {0, 2};
-  s.sequence_parallel = {0, 1}, s.overlap_tp = {0, 1};
+  s.tp = {1, 2};
+  s.cp = {1};
+  s.pp = {1, 2};
+  s.axis_order.resize(job.stack.can.axis_orders.empty() ? 1 : s.axis_order.size());
+  s.micro_batch = {1};
+  s.zero_stage = {0, 1, 2, 3};
+  s.shard_degree = {0, 2};
+  s.sequence_parallel = {0, 1};
+  s.overlap_tp = {0, 1};
   s.recompute = {{RecomputeKind::none, -1}};
   s.form = {{PipelineSchedule::one_f_one_b, 1}, {PipelineSchedule::gpipe, 1}};
-  s.optimizer_offload = {0, 0.5, 1}, s.parameter_offload = {0, 1}, s.activation_offload = {{0, 1}, {1, 1}};
-  s.bucket_elements = {0}, s.last_bucket_split = {1};
+  s.optimizer_offload = {0, 0.5, 1};
+  s.parameter_offload = {0, 1};
+  s.activation_offload = {{0, 1}, {1, 1}};
+  s.bucket_elements = {0};
+  s.last_bucket_split = {1};
   s.overlap_grad_reduce = s.overlap_param_gather = {1};
   return s;
 }
@@ -67,7 +75,8 @@ TEST_P(SearchRules, EqualsBruteForce) {
     testing::OwnedJob owned = testing::small_job(1, 4, 4);
     owned.training.global_batch = 8;
     owned.cluster.device.memory = from_gib(memory_GiB);
-    owned.stack.rules.bucket_elements = 10'000'000, owned.stack.rules.bucket_elements_per_replica = 0;
+    owned.stack.rules.bucket_elements = 10'000'000;
+    owned.stack.rules.bucket_elements_per_replica = 0;
     owned.stack.rules.reduce_every_microbatch = true;
     GetParam().rules(owned.stack.can, owned.stack.rules);
     owned.finish();
@@ -123,11 +132,13 @@ INSTANTIATE_TEST_SUITE_P(
                             [](StackCapabilities& can, StackRules&) {
                               can.axis_orders = {{Axis::tp, Axis::cp, Axis::pp, Axis::dp},
                                                  {Axis::pp, Axis::cp, Axis::tp, Axis::dp}};
-                              can.zero_stages = {1}, can.parameter_offload = can.optimizer_offload = false;
+                              can.zero_stages = {1};
+                              can.parameter_offload = can.optimizer_offload = false;
                             }},
                       Stack{"megatron",
                             [](StackCapabilities& can, StackRules&) {
-                              can.overlap_tp_needs_sequence_parallel = true, can.parameter_offload = false;
+                              can.overlap_tp_needs_sequence_parallel = true;
+                              can.parameter_offload = false;
                               can.optimizer_offload_from_zero = can.optimizer_offload_to_zero = 1;
                               can.overlap_tp_to_zero = 1;
                             }}),
@@ -138,15 +149,23 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(SearchRules, WhatTheUpdateTakesLeavesOutNoLayoutThatFits) {
   for (const UpdateCopies copies : {UpdateCopies::none, UpdateCopies::flattened}) {
     testing::OwnedJob owned = testing::small_job(1, 4, 4);
-    owned.training.global_batch = 4, owned.training.seq_len = 64, owned.training.gradient = Dtype::bf16;
-    owned.stack.memory.update_copies = copies, owned.stack.memory.fragmentation = 1.3;
+    owned.training.global_batch = 4;
+    owned.training.seq_len = 64;
+    owned.training.gradient = Dtype::bf16;
+    owned.stack.memory.update_copies = copies;
+    owned.stack.memory.fragmentation = 1.3;
     owned.stack.memory.reserve_needed = 0.7;
     owned.finish();
     const Job unlimited = owned.job();
     SearchSpace space = space_of_rules(unlimited);
-    space.sequence_parallel = {1}, space.overlap_tp = {0}, space.activation_offload = {{0, 1}};
-    space.zero_stage = {0, 1}, space.optimizer_offload = {0, 0.5}, space.parameter_offload = {0};
-    space.micro_batch = {1, 2, 4}, space.recompute = {{RecomputeKind::none, -1}, {RecomputeKind::full, 1}};
+    space.sequence_parallel = {1};
+    space.overlap_tp = {0};
+    space.activation_offload = {{0, 1}};
+    space.zero_stage = {0, 1};
+    space.optimizer_offload = {0, 0.5};
+    space.parameter_offload = {0};
+    space.micro_batch = {1, 2, 4};
+    space.recompute = {{RecomputeKind::none, -1}, {RecomputeKind::full, 1}};
     struct Member {
       std::int64_t peak;
       double step;
@@ -172,7 +191,8 @@ TEST(SearchRules, WhatTheUpdateTakesLeavesOutNoLayoutThatFits) {
       owned.cluster.device.memory = Bytes(limit);
       owned.finish();
       SearchOptions options;
-      options.move_layers = false, options.top = 1;
+      options.move_layers = false;
+      options.top = 1;
       const SearchReport report = search(owned.job(), space, options);
       ASSERT_FALSE(report.ranked.empty()) << limit;
       EXPECT_NEAR(report.ranked.front().simulated.v / expected, 1, 1e-9)
@@ -229,10 +249,16 @@ RC_GTEST_PROP(SearchTreeBounds, NoneIsAboveAMember, ()) {
   owned.finish();
   const Job job = owned.job();
   SearchSpace space = default_space(job.model, job.training, job.cluster.device, job.cluster.gpus());
-  space.tp = {plan.tp}, space.cp = {plan.cp}, space.pp = {plan.pp}, space.axis_order = {plan.axis_order};
-  space.micro_batch = {plan.micro_batch}, space.shard_degree = {plan.shard_degree};
-  space.overlap_tp = {plan.overlap_tp}, space.recompute = {plan.recompute};
-  space.form = {{plan.schedule, plan.vp}}, space.split = {StageSplit::even};
+  space.tp = {plan.tp};
+  space.cp = {plan.cp};
+  space.pp = {plan.pp};
+  space.axis_order = {plan.axis_order};
+  space.micro_batch = {plan.micro_batch};
+  space.shard_degree = {plan.shard_degree};
+  space.overlap_tp = {plan.overlap_tp};
+  space.recompute = {plan.recompute};
+  space.form = {{plan.schedule, plan.vp}};
+  space.split = {StageSplit::even};
   if (const int n = job.model.n_layers, vp = (n + 2) / plan.pp; *rc::gen::arbitrary<bool>()) {
     space.split = {StageSplit::balanced};
     if (vp > 1 && (n + 2) % plan.pp == 0) {
@@ -240,9 +266,11 @@ RC_GTEST_PROP(SearchTreeBounds, NoneIsAboveAMember, ()) {
       space.limits.limits.push_back({PlanField::vp, Relation::equal, static_cast<double>(vp)});
     }
   }
-  space.optimizer_offload = {0, 0.5, 1}, space.activation_offload = {{0, 1}, {0, 2}, {1, 1}};
+  space.optimizer_offload = {0, 0.5, 1};
+  space.activation_offload = {{0, 1}, {0, 2}, {1, 1}};
   if (*rc::gen::arbitrary<bool>()) space.activation_offload = {{0, 3}, {0, 2}, {1, 2}};
-  space.bucket_elements = {plan.bucket_elements}, space.last_bucket_split = {plan.last_bucket_split};
+  space.bucket_elements = {plan.bucket_elements};
+  space.last_bucket_split = {plan.last_bucket_split};
   const SearchTree tree(job, space, job.cluster.device.memory);
   SearchCache cache(job, space);
   const Bounds bounds = bounds_of(tree, cache, *rc::gen::element(1e9, static_cast<double>(INFINITY)));
@@ -275,7 +303,8 @@ TEST(SearchTreeBounds, LawsOfBucketsDoNotComeFromOffloadThatTheStackRefuses) {
   owned.finish();
   const Job job = owned.job();
   SearchSpace space = default_space(job.model, job.training, job.cluster.device, job.cluster.gpus());
-  space.optimizer_offload = {0, 1}, space.parameter_offload = {1};
+  space.optimizer_offload = {0, 1};
+  space.parameter_offload = {1};
   const SearchTree tree(job, space, job.cluster.device.memory);
   for (const double limit : {static_cast<double>(INFINITY), 1e9}) {
     SearchCache cache(job, space);
@@ -289,7 +318,8 @@ TEST(SearchTreeBounds, LawsOfBucketsDoNotComeFromOffloadThatTheStackRefuses) {
 TEST(SearchRules, ALayoutOfOneRankHasNoNcclWhateverTheCluster) {
   testing::OwnedJob owned = testing::small_job(1, 8, 2);
   owned.training.global_batch = 1;
-  owned.stack.memory.outside = from_gib(10), owned.stack.memory.outside_alone = from_gib(1);
+  owned.stack.memory.outside = from_gib(10);
+  owned.stack.memory.outside_alone = from_gib(1);
   owned.cluster.device.memory = from_gib(9);
   owned.finish();
   const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.device, 1);

@@ -23,7 +23,9 @@ using testing::OwnedJob;
 // A space that touches every list, yet can be simulated whole.
 SearchSpace small_space(const OwnedJob& owned) {
   SearchSpace s = default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
-  s.tp = {1, 2, 3}, s.cp = {1, 2}, s.pp = {1, 2};
+  s.tp = {1, 2, 3};
+  s.cp = {1, 2};
+  s.pp = {1, 2};
   s.axis_order.resize(2);
   s.micro_batch = {1, 2};
   s.recompute = {{RecomputeKind::none, -1}, {RecomputeKind::full, 1}};
@@ -74,7 +76,10 @@ BruteForce brute_force(const Job& job, const SearchSpace& space) {
     if (peak > job.cluster.device.memory) return;
     ++best.fitting;
     const double step = testing::simulated(job, plan, scratch);
-    if (step < best.step) best.step = step, best.key = plan_key(plan);
+    if (step < best.step) {
+      best.step = step;
+      best.key = plan_key(plan);
+    }
     best.members.push_back({step, peak.v, effort_of(plan)});
   });
   return best;
@@ -85,7 +90,8 @@ TEST(Search, EqualsBruteForce) {
     OwnedJob owned = testing::small_job(1, 4, 4);
     owned.training.global_batch = 4;
     owned.cluster.device.memory = from_gib(memory_GiB);
-    owned.stack.rules.bucket_elements = 10'000'000, owned.stack.rules.bucket_elements_per_replica = 0;
+    owned.stack.rules.bucket_elements = 10'000'000;
+    owned.stack.rules.bucket_elements_per_replica = 0;
     owned.finish();
     const Job job = owned.job();
     const SearchSpace space = small_space(owned);
@@ -124,7 +130,9 @@ TEST(Search, GivesEmbeddingAndHeadAChunkEach) {
     owned.finish();
     const Job job = owned.job();
     SearchSpace space = small_space(owned);
-    space.tp = {1}, space.cp = {1}, space.pp = {2, 4};
+    space.tp = {1};
+    space.cp = {1};
+    space.pp = {2, 4};
     space.form = {{PipelineSchedule::one_f_one_b, 1},
                   {PipelineSchedule::interleaved, 2},
                   {PipelineSchedule::interleaved, 4}};
@@ -143,7 +151,8 @@ TEST(Search, GivesEmbeddingAndHeadAChunkEach) {
       return report.ranked;
     };
     equals_brute_force();
-    space.pp = {4}, space.form = {{PipelineSchedule::interleaved, 2}};
+    space.pp = {4};
+    space.form = {{PipelineSchedule::interleaved, 2}};
     EXPECT_TRUE(equals_brute_force()
                     .empty());  // a question that does not say how many chunks tries them beside its space
     space.limits.limits.push_back({PlanField::vp, Relation::equal, 2});
@@ -174,7 +183,8 @@ TEST(Search, SharesOfTheOptimizerAreFinerWhereStatePressesOnMemory) {
 TEST(Search, FrontEqualsBruteForce) {
   OwnedJob owned = testing::small_job(1, 4, 4);
   owned.training.global_batch = 4;
-  owned.stack.rules.bucket_elements = 10'000'000, owned.stack.rules.bucket_elements_per_replica = 0;
+  owned.stack.rules.bucket_elements = 10'000'000;
+  owned.stack.rules.bucket_elements_per_replica = 0;
   owned.stack.kernels.step_overhead =
       Seconds(0.02);  // of every layout: slower by half is more than half of the rest
   owned.finish();
@@ -211,8 +221,10 @@ TEST(Search, FrontEqualsBruteForce) {
 // Parameters that rest on the host are fetched ahead as far as memory and time ask for, activations there or not.
 TEST(Search, LooksAheadForParametersAlone) {
   OwnedJob owned = testing::slow_network_job();
-  owned.cluster.nodes = 1, owned.cluster.node.gpus = 2;
-  owned.training.global_batch = 8, owned.training.seq_len = 2048;
+  owned.cluster.nodes = 1;
+  owned.cluster.node.gpus = 2;
+  owned.training.global_batch = 8;
+  owned.training.seq_len = 2048;
   owned.finish();
   const Job job = owned.job();
   SearchSpace space =
@@ -221,7 +233,9 @@ TEST(Search, LooksAheadForParametersAlone) {
   EXPECT_EQ(space.activation_offload.front(), (ActivationOffload{0, 1}));
   EXPECT_NE(std::ranges::find(space.activation_offload, ActivationOffload{0, 3}),
             space.activation_offload.end());
-  space.axis_order.resize(1), space.recompute.resize(1), space.optimizer_offload = {0};
+  space.axis_order.resize(1);
+  space.recompute.resize(1);
+  space.optimizer_offload = {0};
   const BruteForce expected = brute_force(job, space);
   SearchOptions still;
   still.move_layers = false;  // which would find it off the search grid
@@ -261,7 +275,8 @@ TEST(Search, TakesOneHorizonOfNothing) {
 // Very short sequences: a micro-batch is as large as its replica's share of the batch lets it be.
 TEST(Search, TakesMicroBatchesOfAnySize) {
   OwnedJob owned = testing::small_job(1, 2, 4);
-  owned.training.seq_len = 32, owned.training.global_batch = 256;
+  owned.training.seq_len = 32;
+  owned.training.global_batch = 256;
   owned.finish();
   SearchSpace space = default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
   EXPECT_EQ(space.micro_batch.back(), 256);
@@ -352,7 +367,8 @@ TEST(Search, LooksLessForWhatComesBehindTheFirst) {
   const SearchReport thorough = search(owned.job(), space, options);
   EXPECT_EQ(thorough.others_share, 0);
   ASSERT_EQ(thorough.ranked.size(), exact.ranked.size());
-  options.top = 3, options.move_layers = false;
+  options.top = 3;
+  options.move_layers = false;
   const SearchReport three = search(owned.job(), space, options);
   options.top = 8;
   const SearchReport eight = search(owned.job(), space, options);

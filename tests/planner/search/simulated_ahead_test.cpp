@@ -18,7 +18,8 @@ TEST(SimulatedAhead, IsCountedWhereASearchStops) {
     std::atomic<bool> cancel = false;
     int told = 0;
     SearchOptions options;
-    options.cancel = &cancel, options.move_layers = false;
+    options.cancel = &cancel;
+    options.move_layers = false;
     options.progress = [&](std::uint64_t, Seconds) { cancel = ++told >= stop_at; };
     const SearchReport report = search(owned.job(), space, options);
     if (report.exact) break;

@@ -82,7 +82,8 @@ TEST(Breakdown, ReductionsOfEveryMicrobatchAreExposedWithoutOverlap) {
 TEST(Breakdown, WaitsForTheEndOfAReductionAreExposed) {
   StackSpec stack;
   stack.rules.reduce_every_microbatch = true;
-  stack.rules.bucket_elements = 1, stack.rules.bucket_elements_per_replica = 0;
+  stack.rules.bucket_elements = 1;
+  stack.rules.bucket_elements_per_replica = 0;
   const auto g = lower_tiny("dp4.z2.mbs1", 8, 16, stack, false);
   const Timeline t = simulate(g, price(g, HashedCost{}));
   double own = 0, accumulated = 0;  // on any lane; what ends a reduction, beside the compute lane
@@ -171,7 +172,10 @@ TEST(Trace, DrawsThePeakThatIsReported) {
 TEST(Trace, SlicesOfALaneNeverOverlap) {
   const auto g = lower_tiny("tp2.pp2.dp2.z1.mbs1");
   auto timeline = simulate(g, price(g, HashedCost{}));
-  for (Span& span : timeline.spans) span.start *= 0.0123456789, span.end *= 0.0123456789;
+  for (Span& span : timeline.spans) {
+    span.start *= 0.0123456789;
+    span.end *= 0.0123456789;
+  }
   const auto trace = nlohmann::json::parse("[" + trace_events(g, timeline) + "]");
   std::map<std::pair<int, int>, std::vector<std::pair<std::int64_t, std::int64_t>>> lanes;
   for (const auto& event : trace) {

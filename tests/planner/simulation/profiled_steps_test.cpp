@@ -37,7 +37,8 @@ class ProfiledSteps : public ::testing::Test {
  protected:
   const OwnedJob owned_ = [] {
     OwnedJob o = small_job();
-    o.stack.kernels.comm_slows_compute = 0.2, o.stack.kernels.compute_slows_comm = 0.1;
+    o.stack.kernels.comm_slows_compute = 0.2;
+    o.stack.kernels.compute_slows_comm = 0.1;
     o.finish();
     return o;
   }();

@@ -25,20 +25,23 @@ TEST(Residual, LayoutsAreAlikeByTheDoublingsBetweenThem) {
   other.zero_stage = 3;
   EXPECT_NEAR(likeness(kPoint, other, 2), std::exp(-1.0), 1e-12);
   EXPECT_DOUBLE_EQ(likeness(kPoint, other, 2), likeness(other, kPoint, 2));
-  other = kPoint, other.generation = "hopper";
+  other = kPoint;
+  other.generation = "hopper";
   EXPECT_EQ(likeness(kPoint, other, 2), 0);
 }
 
 TEST(Residual, NoLayoutIsBelowTheLeast) {
   Residual r{{0.06, 2}, {{kPoint, 20}, {kPoint, -15}}};
-  r.runs[1].point.tp = 1, r.runs[1].point.parameters = 13e9;
+  r.runs[1].point.tp = 1;
+  r.runs[1].point.parameters = 13e9;
   const double least = r.least_log_factor("ampere", 7e9);
   EXPECT_LT(least, 0);
   double lowest = 0;
   for (const int tp : {1, 2, 4, 8})
     for (const int dp : {1, 4, 8, 64}) {
       LayoutPoint p = kPoint;
-      p.tp = tp, p.dp = dp;
+      p.tp = tp;
+      p.dp = dp;
       lowest = std::min(lowest, r.log_factor(p));
       EXPECT_GE(r.log_factor(p), least);
     }
@@ -49,7 +52,8 @@ TEST(Residual, NoLayoutIsBelowTheLeast) {
 // The same graph is the same layout: ZeRO 1 of one rank shards nothing.
 TEST(Residual, ShardsOfOneRankAreNone) {
   ParallelPlan plan;
-  plan.tp = 8, plan.zero_stage = 1;
+  plan.tp = 8;
+  plan.zero_stage = 1;
   const auto stage = [&] { return layout_point(testing::tiny_model(2), {}, plan, "ampere").zero_stage; };
   EXPECT_EQ(stage(), 0);
   plan.dp = 2;
@@ -61,9 +65,17 @@ TEST(Residual, SearchUnderItEqualsBruteForce) {
   const auto owned = testing::small_job(1, 4, 4);
   SearchSpace space = default_space(owned.model, owned.training, owned.cluster.device, 4, {});
   const auto one = [](auto& list) { list.resize(1); };
-  one(space.cp), one(space.axis_order), one(space.optimizer_offload), one(space.parameter_offload);
-  one(space.activation_offload), one(space.bucket_elements), one(space.last_bucket_split);
-  one(space.overlap_grad_reduce), one(space.overlap_param_gather), one(space.split), one(space.shard_degree);
+  one(space.cp);
+  one(space.axis_order);
+  one(space.optimizer_offload);
+  one(space.parameter_offload);
+  one(space.activation_offload);
+  one(space.bucket_elements);
+  one(space.last_bucket_split);
+  one(space.overlap_grad_reduce);
+  one(space.overlap_param_gather);
+  one(space.split);
+  one(space.shard_degree);
   std::erase_if(space.recompute, [](const Recompute& r) { return r.kind == RecomputeKind::full; });
   space.form = {{PipelineSchedule::one_f_one_b, 1}};
   SearchOptions options;
@@ -85,7 +97,8 @@ TEST(Residual, SearchUnderItEqualsBruteForce) {
       {0.2, 1},
       {{layout_point(owned.model, owned.training, before.plan, owned.cluster.device.generation), 8}}};
   LayoutPoint fast = learned.runs.front().point;
-  fast.tp = fast.tp == 4 ? 1 : 4, fast.dp = fast.dp == 4 ? 1 : 4;
+  fast.tp = fast.tp == 4 ? 1 : 4;
+  fast.dp = fast.dp == 4 ? 1 : 4;
   learned.runs.push_back({fast, -6});
   const Job job{plain.model, plain.training,    plain.cluster, plain.topology, plain.stack, plain.cost,
                 1.0,         plain.uncertainty, &learned};
@@ -106,13 +119,26 @@ class Suggest : public ::testing::Test {
 
   static RunRow row(int hidden, int micro_batch, int tp, int pp) {
     RunRow r;
-    r.run_id = "candidate", r.source = "own", r.framework = "Megatron-LM", r.date = "2023";
-    r.model.n_layers = 8, r.model.hidden = hidden, r.model.n_heads = r.model.n_kv_heads = hidden / 128;
-    r.model.head_dim = 128, r.model.ffn_hidden = 3 * hidden, r.model.vocab_size = 32000;
-    r.training.seq_len = 4096, r.training.global_batch = 64;
-    r.plan.micro_batch = micro_batch, r.plan.tp = tp, r.plan.pp = pp, r.plan.dp = 8 / (tp * pp);
+    r.run_id = "candidate";
+    r.source = "own";
+    r.framework = "Megatron-LM";
+    r.date = "2023";
+    r.model.n_layers = 8;
+    r.model.hidden = hidden;
+    r.model.n_heads = r.model.n_kv_heads = hidden / 128;
+    r.model.head_dim = 128;
+    r.model.ffn_hidden = 3 * hidden;
+    r.model.vocab_size = 32000;
+    r.training.seq_len = 4096;
+    r.training.global_batch = 64;
+    r.plan.micro_batch = micro_batch;
+    r.plan.tp = tp;
+    r.plan.pp = pp;
+    r.plan.dp = 8 / (tp * pp);
     r.plan.zero_stage = 1;
-    r.gpu = "H100-SXM5-80GB", r.fabric = "NVLink4 NVSwitch", r.gpus_per_node = 8;
+    r.gpu = "H100-SXM5-80GB";
+    r.fabric = "NVLink4 NVSwitch";
+    r.gpus_per_node = 8;
     r.step_time = Seconds(1);
     return r;
   }

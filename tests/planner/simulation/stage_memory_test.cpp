@@ -80,7 +80,8 @@ TEST(StageMemory, GradientsGoByTheirFormat) {
   };
   StackSpec main_gradients, fitted, as_parameters;
   fitted.memory.gradient_bytes = 5.25;
-  as_parameters.memory.gradient_bytes = 2, as_parameters.memory.gradients_as_parameters = true;
+  as_parameters.memory.gradient_bytes = 2;
+  as_parameters.memory.gradients_as_parameters = true;
   EXPECT_EQ(gradient_bytes(main_gradients, Dtype::fp32), 4);
   EXPECT_EQ(gradient_bytes(main_gradients, Dtype::bf16), 2);
   EXPECT_EQ(gradient_bytes(fitted, Dtype::fp32), 5.25);
@@ -155,13 +156,15 @@ TEST_P(StageMemoryLattice, AgreesForModelsWithMoreFeaturesToTheByte) {
   StackSpec own;
   own.memory.exact_tensors = true;
   ModelSpec model = tiny_model();
-  model.normalized_head = model.qkv_bias = model.output_bias = model.mlp_bias = true, model.window = 9;
+  model.normalized_head = model.qkv_bias = model.output_bias = model.mlp_bias = true;
+  model.window = 9;
   const ParallelPlan plan = parse_plan_key(GetParam());
   for (const auto& [placement, norm] : {std::pair{NormPlacement::before, QkNorm::head},
                                         {NormPlacement::after, QkNorm::head},
                                         {NormPlacement::after, QkNorm::whole}})
     for (const StackSpec& stack : {StackSpec{}, own, module_by_module(), exchanging_in_a_ring()}) {
-      model.norm_placement = placement, model.qk_norm = norm;
+      model.norm_placement = placement;
+      model.qk_norm = norm;
       const auto g = lower(model, tiny_training(16), flat_links(plan), plan, stack, {true});
       const auto estimate = estimate_memory(g.model, g.training, g.plan, stack);
       const auto plain = estimate_memory(tiny_model(), g.training, g.plan, stack);
@@ -295,7 +298,8 @@ TEST(StageMemory, HoldsWhatMegatronCoreWasSeenToHold) {
   ModelSpec model = load_model("llama-3.1-70b", test::preset_dir());
   model.n_layers = 12;
   TrainingSpec training;
-  training.seq_len = 4096, training.global_batch = 16;
+  training.seq_len = 4096;
+  training.global_batch = 16;
   const StackSpec counted = load_stack("megatron-core", test::preset_dir());
   const auto off = [&](const char* key, double measured_GiB, const StackSpec& stack) {
     return std::abs(

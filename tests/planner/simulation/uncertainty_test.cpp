@@ -76,7 +76,8 @@ TEST(UncertaintyClass, AFittedWidthHoldsItsShareOfTheRuns) {
   for (std::size_t i = 0; i < 100; ++i) {
     const double off = 1 + 0.01 * static_cast<double>(i + 1);
     rows[i].step_time = Seconds(i % 2 == 0 ? off : 1 / off);
-    predictions[i].step_s = 1, predictions[i].uncertainty = UncertaintyClass::exposed;
+    predictions[i].step_s = 1;
+    predictions[i].uncertainty = UncertaintyClass::exposed;
   }
   const auto widths = fit_widths(rows, predictions, {}, rules);
   ASSERT_EQ(widths.size(), 1U);

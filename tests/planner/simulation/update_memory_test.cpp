@@ -15,6 +15,7 @@ namespace {
 // Bytes of state of a parameter over d = 8 replicas at the fullest moment of the update, which is the step's where activations are
 // few. DeepSpeed publishes 2 + 18/d (stage_1_and_2.py, estimate_zero2_model_states_mem_needs) and 18/d (stage 3): those without the
 // flat copy in 16 bit, which is there while the one in fp32 is made.
+// NOLINTNEXTLINE(readability-function-size): a table of frameworks
 TEST(UpdateMemory, BytesPerParameterByFramework) {
   const auto presets = std::filesystem::path(SEXTANT_SOURCE_DIR) / "tools/presets";
   const ModelSpec model = load_model("llama-2-7b", presets);
@@ -29,9 +30,13 @@ TEST(UpdateMemory, BytesPerParameterByFramework) {
     TrainingSpec training;
     training.compute = training.parameter = l.parameter;
     training.gradient = l.gradient.value_or(own_gradient_format(s, l.parameter));
-    training.seq_len = 64, training.global_batch = l.dp * l.microbatches;
+    training.seq_len = 64;
+    training.global_batch = l.dp * l.microbatches;
     ParallelPlan plan;
-    plan.dp = l.dp, plan.pp = l.pp, plan.zero_stage = l.zero, plan.recompute.kind = RecomputeKind::full;
+    plan.dp = l.dp;
+    plan.pp = l.pp;
+    plan.zero_stage = l.zero;
+    plan.recompute.kind = RecomputeKind::full;
     plan.optimizer_offload = l.offload;
     EXPECT_EQ(refuses(s, plan, model, training).value_or(Rejection{}).text.find("ZeRO"), std::string::npos)
         << s.name << l.zero;
@@ -115,10 +120,14 @@ TEST(UpdateMemory, GradientsOnTheDeviceBesideThoseOnTheHost) {
   const auto presets = std::filesystem::path(SEXTANT_SOURCE_DIR) / "tools/presets";
   const ModelSpec model = load_model("llama-2-7b", presets);
   TrainingSpec training;
-  training.seq_len = 64, training.global_batch = 8;
+  training.seq_len = 64;
+  training.global_batch = 8;
   ParallelPlan plan;
-  plan.dp = 8, plan.zero_stage = 3, plan.recompute.kind = RecomputeKind::full;
-  plan.optimizer_offload = 1, plan.parameter_offload = true;
+  plan.dp = 8;
+  plan.zero_stage = 3;
+  plan.recompute.kind = RecomputeKind::full;
+  plan.optimizer_offload = 1;
+  plan.parameter_offload = true;
   const auto gradients = [&](const char* stack) {
     const StackSpec s = load_stack(stack, presets);
     const MemoryEstimate e = estimate_memory(model, training, plan, s);

@@ -108,11 +108,22 @@ TEST(Accuracy, AllSourcesReachTheGoals) {
   int peaks_of = 0, sources = 0, groups = 0, right = 0, wrong = 0, missed = 0, unknown = 0;
   for (const SourceScore& s : all_runs().scores) {
     EXPECT_EQ(s.unpredicted, stages_without_layers(s.source)) << s.source;
-    right += s.oom_true, wrong += s.oom_false, missed += s.oom_missed, unknown += s.oom_unknown;
-    groups += s.groups, tau += s.groups * s.kendall_tau;
-    regret += s.groups * s.regret_1, regret_3 += s.groups * s.regret_3;
-    if (s.rows > 0) ++sources, error += s.mape;
-    if (s.memory_rows > 0) ++peaks_of, peaks_error += s.memory_mape;
+    right += s.oom_true;
+    wrong += s.oom_false;
+    missed += s.oom_missed;
+    unknown += s.oom_unknown;
+    groups += s.groups;
+    tau += s.groups * s.kendall_tau;
+    regret += s.groups * s.regret_1;
+    regret_3 += s.groups * s.regret_3;
+    if (s.rows > 0) {
+      ++sources;
+      error += s.mape;
+    }
+    if (s.memory_rows > 0) {
+      ++peaks_of;
+      peaks_error += s.memory_mape;
+    }
   }
   fmt::print(
       "mean error {:.2f} % of {} sources, peak memory {:.2f} %, tau {:.2f}, regret {:.2f} %, of three {:.2f} "
@@ -146,7 +157,10 @@ TEST(Accuracy, WithoutTheFrameworksNames) {
   for (const SourceScore& s : scores) {
     if (s.rows < 7) continue;
     fmt::print("{:24} {:4} rows, error {:5.2f} %\n", s.source, s.rows, s.mape);
-    ++sources, error += s.mape, covered += s.covered, timed += s.rows;
+    ++sources;
+    error += s.mape;
+    covered += s.covered;
+    timed += s.rows;
   }
   fmt::print("mean {:.2f} %, inside their intervals {:.2f}\n", error / sources, covered / timed);
   EXPECT_EQ(sources, 16);
@@ -229,15 +243,18 @@ TEST(Accuracy, PresetsSayHowFarTheRunsReach) {
       if (!run.by_class) stacks.insert(run.stack.name);
       MeasuredRange& r = ranges[run.cluster.device.generation];
       r.generation = run.cluster.device.generation;
-      ++r.runs, r.gpus = std::max(r.gpus, run.plan.world()),
-                r.seq_len = std::max(r.seq_len, run.training.seq_len);
+      ++r.runs;
+      r.gpus = std::max(r.gpus, run.plan.world());
+      r.seq_len = std::max(r.seq_len, run.training.seq_len);
       const std::int64_t parameters = parameter_counts(run.model).total;
       r.parameters = std::max(r.parameters, parameters);
       const auto lower = [](auto& least, auto value) { least = least > 0 ? std::min(least, value) : value; };
-      lower(r.least_parameters, parameters), lower(r.least_seq_len, run.training.seq_len);
+      lower(r.least_parameters, parameters);
+      lower(r.least_seq_len, run.training.seq_len);
       if (run.cluster.nodes > 1) {
         const double rate = run.cluster.fabric.bandwidth.v / 1e9;
-        lower(r.least_GBps, rate), r.most_GBps = std::max(r.most_GBps, rate);
+        lower(r.least_GBps, rate);
+        r.most_GBps = std::max(r.most_GBps, rate);
       }
       if (std::ranges::find(r.devices, run.cluster.device.name) == r.devices.end())
         r.devices.push_back(run.cluster.device.name);

@@ -12,13 +12,28 @@ namespace {
 
 RunRow hopper_row() {
   RunRow r;
-  r.run_id = "x", r.framework = "Megatron-LM", r.date = "2024-06";
-  r.model.n_layers = 80, r.model.hidden = 8192, r.model.n_heads = 64, r.model.n_kv_heads = 8;
-  r.model.head_dim = 128, r.model.ffn_hidden = 28672, r.model.vocab_size = 128256;
-  r.plan.tp = 4, r.plan.pp = 4, r.plan.dp = 4, r.plan.zero_stage = 1, r.plan.sequence_parallel = true;
-  r.training.global_batch = 128, r.training.seq_len = 8192;
-  r.gpu = "H100-SXM5-80GB", r.nodes = 8, r.gpus_per_node = 8;
-  r.fabric = "NVLink4 NVSwitch; InfiniBand NDR 8x400 Gb/s", r.node_network = BytesPerSecond(400e9);
+  r.run_id = "x";
+  r.framework = "Megatron-LM";
+  r.date = "2024-06";
+  r.model.n_layers = 80;
+  r.model.hidden = 8192;
+  r.model.n_heads = 64;
+  r.model.n_kv_heads = 8;
+  r.model.head_dim = 128;
+  r.model.ffn_hidden = 28672;
+  r.model.vocab_size = 128256;
+  r.plan.tp = 4;
+  r.plan.pp = 4;
+  r.plan.dp = 4;
+  r.plan.zero_stage = 1;
+  r.plan.sequence_parallel = true;
+  r.training.global_batch = 128;
+  r.training.seq_len = 8192;
+  r.gpu = "H100-SXM5-80GB";
+  r.nodes = 8;
+  r.gpus_per_node = 8;
+  r.fabric = "NVLink4 NVSwitch; InfiniBand NDR 8x400 Gb/s";
+  r.node_network = BytesPerSecond(400e9);
   return r;
 }
 
@@ -44,10 +59,13 @@ TEST(FrameworkMap, WithoutADateItIsTheLatestThatCanDoIt) {
   r.date = "03/2021";
   EXPECT_EQ(taken(r).stack.name, "megatron-lm-2021");
   // What none of its stacks can do is still the latest's.
-  r.date = "", r.plan.zero_stage = 2;
+  r.date = "";
+  r.plan.zero_stage = 2;
   EXPECT_EQ(taken(r).stack.name, "megatron-core") << taken(r).note;
   // An older rule of the same name that can is a guess as well, and says so.
-  r.framework = "Megatron-DeepSpeed", r.plan.zero_stage = 1, r.plan.sequence_parallel = false;
+  r.framework = "Megatron-DeepSpeed";
+  r.plan.zero_stage = 1;
+  r.plan.sequence_parallel = false;
   r.training.compute = Dtype::bf16;
   EXPECT_EQ(taken(r).stack.name, "megatron-deepspeed-bloom-bf16");
   EXPECT_GT(taken(r).interval, interval);
@@ -56,7 +74,8 @@ TEST(FrameworkMap, WithoutADateItIsTheLatestThatCanDoIt) {
 // Megatron-LM and PaddleNLP overlap where they are told to; FSDP does so unless it is told not to.
 TEST(FrameworkMap, WhatARowDoesNotSayOfOverlapIsTheFrameworksDefault) {
   RunRow r = hopper_row();
-  r.date = "2024-10", r.overlap_stated = r.data_overlap_stated = false;
+  r.date = "2024-10";
+  r.overlap_stated = r.data_overlap_stated = false;
   EXPECT_TRUE(taken(r).stack.can.overlap_grad_reduce);
   EXPECT_FALSE(taken(r).plan.overlap_grad_reduce);
   EXPECT_FALSE(taken(r).plan.overlap_param_gather);
@@ -67,13 +86,15 @@ TEST(FrameworkMap, WhatARowDoesNotSayOfOverlapIsTheFrameworksDefault) {
   EXPECT_TRUE(taken(r).plan.overlap_grad_reduce) << "its recipes ask for it";
   r.framework = "PaddleNLP";
   EXPECT_FALSE(taken(r).plan.overlap_grad_reduce);
-  r.framework = "Modalities (PyTorch FSDP1)", r.plan.zero_stage = 3;
+  r.framework = "Modalities (PyTorch FSDP1)";
+  r.plan.zero_stage = 3;
   EXPECT_TRUE(taken(r).plan.overlap_grad_reduce);
 }
 
 TEST(FrameworkMap, OtherScalesThanOneOfATensorAreLessSure) {
   RunRow r = hopper_row();
-  r.training.compute = Dtype::fp8, r.precision = "FP8";
+  r.training.compute = Dtype::fp8;
+  r.precision = "FP8";
   const double interval = taken(r).interval;
   EXPECT_EQ(taken(r).note, "");
   r.precision = "mxfp8";
@@ -91,13 +112,19 @@ TEST(FrameworkMap, OtherScalesThanOneOfATensorAreLessSure) {
 // A class that cannot do what the row states is not its nearest kin.
 TEST(FrameworkMap, AClassCanDoWhatTheRowStates) {
   RunRow r = hopper_row();
-  r.framework = "somebody's own trainer", r.overlap_stated = true, r.plan.overlap_tp = true;
+  r.framework = "somebody's own trainer";
+  r.overlap_stated = true;
+  r.plan.overlap_tp = true;
   EXPECT_EQ(taken(r).stack.name, "nanotron");
-  r.plan.vp = 5, r.plan.schedule = PipelineSchedule::interleaved;
+  r.plan.vp = 5;
+  r.plan.schedule = PipelineSchedule::interleaved;
   EXPECT_NE(taken(r).stack.name, "nanotron");
-  r.plan.cp = 2, r.plan.dp = 2;
+  r.plan.cp = 2;
+  r.plan.dp = 2;
   EXPECT_FALSE(refuses(taken(r).stack, taken(r).plan, r.model, r.training)) << taken(r).stack.name;
-  r = hopper_row(), r.framework = "somebody's own trainer", r.plan.zero_stage = 2;
+  r = hopper_row();
+  r.framework = "somebody's own trainer";
+  r.plan.zero_stage = 2;
   EXPECT_EQ(taken(r).stack.name, "torchtitan");  // which reduces once beside pipeline stages
 }
 
@@ -127,7 +154,8 @@ TEST(FrameworkMap, ZeroThatAStackDoesNotCombineWithStagesIsTheMostItDoes) {
     EXPECT_TRUE(notes(r, "is taken as 1, the most that megatron-core does")) << taken(r).note;
     EXPECT_DOUBLE_EQ(*predict_run(r, map, options).step_s, once);
   }
-  r.plan.pp = 1, r.plan.dp = 16;
+  r.plan.pp = 1;
+  r.plan.dp = 16;
   EXPECT_EQ(taken(r).plan.zero_stage, 3);
 }
 
@@ -181,7 +209,8 @@ TEST(FrameworkMap, PortsOfANetworkAreReadFromItsWords) {
 // One cluster's own network is not that of all who have the same switches.
 TEST(FrameworkMap, TheNetworkOfOneSourceIsItsOwn) {
   RunRow r = hopper_row();
-  r.gpu = "A100-SXM4-80GB", r.fabric = "NVLink3 NVSwitch; InfiniBand HDR",
+  r.gpu = "A100-SXM4-80GB";
+  r.fabric = "NVLink3 NVSwitch; InfiniBand HDR";
   r.node_network = BytesPerSecond(200e9);
   EXPECT_EQ(taken(r).cluster.fabric.name, "hdr-8x200");
   r.framework = "AA-Scaling (Megatron-style)";
@@ -194,13 +223,17 @@ TEST(FrameworkMap, AnUnknownNetworkIsLessSure) {
   const double interval = taken(r).interval;
   for (const char* words :
        {"", "Slingshot", "InfiniBand", "TCP", "HDR", "HDR200 x 99999999999", "NVLink4 NVSwitch"}) {
-    r.fabric = words, r.node_network.reset();
+    r.fabric = words;
+    r.node_network.reset();
     EXPECT_GT(taken(r).interval, interval) << words;
     EXPECT_TRUE(notes(r, "taken as ")) << words;
     r.node_network = BytesPerSecond(200e9);
     EXPECT_EQ(taken(r).cluster.fabric.bandwidth.v, 200e9) << words;
     EXPECT_EQ(taken(r).interval, interval) << words;
-    r.nodes = 1, r.plan.tp = 2, r.plan.pp = 2, r.plan.dp = 2;
+    r.nodes = 1;
+    r.plan.tp = 2;
+    r.plan.pp = 2;
+    r.plan.dp = 2;
     EXPECT_EQ(taken(r).note, "") << words;  // nothing crosses it
     r = hopper_row();
   }

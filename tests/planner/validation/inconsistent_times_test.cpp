@@ -14,8 +14,11 @@ namespace {
 RunRow timed_row(int micro_batch, int zero_stage, double seconds) {
   RunRow row;
   row.run_id = "r" + std::to_string(micro_batch) + "z" + std::to_string(zero_stage);
-  row.source = "s", row.group_id = "g";
-  row.plan.dp = 8, row.plan.micro_batch = micro_batch, row.plan.zero_stage = zero_stage;
+  row.source = "s";
+  row.group_id = "g";
+  row.plan.dp = 8;
+  row.plan.micro_batch = micro_batch;
+  row.plan.zero_stage = zero_stage;
   row.step_time = Seconds(seconds);
   return row;
 }
@@ -44,15 +47,20 @@ TEST(InconsistentTimes, OnlyByTwoThatAgree) {
   auto changed = rows;
   changed[1].step_time = Seconds(0.66);
   EXPECT_TRUE(none(changed)) << "1.25 times";
-  changed = rows, changed[2].step_time = Seconds(0.8);
+  changed = rows;
+  changed[2].step_time = Seconds(0.8);
   EXPECT_TRUE(none(changed)) << "they do not agree";
-  changed = rows, changed[2].plan.recompute.kind = RecomputeKind::full;
+  changed = rows;
+  changed[2].plan.recompute.kind = RecomputeKind::full;
   EXPECT_TRUE(none(changed)) << "another thing as well";
-  changed = rows, changed[0].plan.micro_batch = 8;
+  changed = rows;
+  changed[0].plan.micro_batch = 8;
   EXPECT_TRUE(none(changed)) << "two doublings";
-  changed = rows, changed[0].group_id = "h";
+  changed = rows;
+  changed[0].group_id = "h";
   EXPECT_TRUE(none(changed)) << "another group";
-  changed = rows, changed[0].plan.zero_stage = 1;
+  changed = rows;
+  changed[0].plan.zero_stage = 1;
   EXPECT_TRUE(none(changed)) << "both at once";
 }
 

@@ -7,8 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/cluster/cluster_files.hpp"
-#include "core/model/model_files.hpp"
+#include "tests/planner/validation/llama_row.hpp"
 #include "tests/support/measured.hpp"
 
 namespace sextant {
@@ -26,7 +25,9 @@ RunRow measured(const std::string& group, double step_s, bool oom = false) {
 
 RunPrediction predicted(double step_s, std::optional<bool> fits = std::nullopt) {
   RunPrediction p;
-  p.step_s = step_s, p.step_lower_s = 0.9 * step_s, p.step_upper_s = 1.1 * step_s;
+  p.step_s = step_s;
+  p.step_lower_s = 0.9 * step_s;
+  p.step_upper_s = 1.1 * step_s;
   p.fits = fits;
   return p;
 }
@@ -106,7 +107,9 @@ TEST(Score, ThreeLayoutsAreNoGroup) {
 
 TEST(SplitLayers, EmbeddingAndHeadCountWhereOnlyThenTheWholeDivides) {
   ModelSpec m;
-  m.n_layers = 70, m.hidden = 14336, m.ffn_hidden = 57344,
+  m.n_layers = 70;
+  m.hidden = 14336;
+  m.ffn_hidden = 57344;
   m.vocab_size = 250880;  // BLOOM over 12 stages of 6
   const auto ranges = split_layers(m, 12, LayerSplit::even);
   ASSERT_EQ(ranges.size(), 12u);
@@ -119,7 +122,10 @@ TEST(SplitLayers, EmbeddingAndHeadCountWhereOnlyThenTheWholeDivides) {
 
 TEST(SplitLayers, ByCostCoversEveryLayerOnce) {
   ModelSpec m;
-  m.n_layers = 28, m.hidden = 3072, m.ffn_hidden = 8192, m.vocab_size = 128256;
+  m.n_layers = 28;
+  m.hidden = 3072;
+  m.ffn_hidden = 8192;
+  m.vocab_size = 128256;
   for (const int chunks : {2, 4, 8, 16}) {
     const auto ranges = split_layers(m, chunks, LayerSplit::by_cost);
     ASSERT_EQ(static_cast<int>(ranges.size()), chunks);
@@ -132,20 +138,6 @@ TEST(SplitLayers, ByCostCoversEveryLayerOnce) {
     EXPECT_EQ(next, 28);
     EXPECT_LE(ranges.back().count, ranges.front().count);  // the head weighs on the last
   }
-}
-
-RunRow llama_row() {
-  RunRow r;
-  r.run_id = "x", r.framework = "Megatron-LLaMA", r.date = "2023-10";
-  r.model.n_layers = 40, r.model.hidden = 5120, r.model.n_heads = r.model.n_kv_heads = 40,
-  r.model.head_dim = 128;
-  r.model.ffn_hidden = 13824, r.model.vocab_size = 32000;
-  r.plan.tp = 2, r.plan.dp = 16, r.plan.zero_stage = 1, r.plan.micro_batch = 4;
-  r.training.global_batch = 2048;
-  r.gpu = "A100-SXM4-80GB", r.nodes = 4, r.gpus_per_node = 8, r.fabric = "NVLink3 NVSwitch; 4x200 Gb/s RDMA";
-  r.overlap_stated = r.data_overlap_stated = true,
-  r.plan.overlap_grad_reduce = r.plan.overlap_param_gather = true;
-  return r;
 }
 
 TEST(FrameworkMap, SelectsStackByFactsAndFallsBackToAClass) {
@@ -163,7 +155,9 @@ TEST(FrameworkMap, SelectsStackByFactsAndFallsBackToAClass) {
   EXPECT_TRUE(unknown.by_class);
   EXPECT_GT(unknown.interval, overlapped.interval);
   EXPECT_NE(unknown.note.find("somebody's own trainer"), std::string::npos);
-  r.plan.zero_stage = 3, r.plan.tp = 1, r.plan.dp = 32;
+  r.plan.zero_stage = 3;
+  r.plan.tp = 1;
+  r.plan.dp = 32;
   EXPECT_EQ(resolve(r, map, test::preset_dir()).stack.name, "fsdp1-eager");
 }
 
@@ -184,11 +178,14 @@ TEST(FrameworkMap, AnUnknownFrameworkIsTakenForWhatItStates) {
       << taken(eager).note;
   eager.assumed = {"norm_kernel"};
   EXPECT_EQ(taken(eager).stack.name, "megatron-lm-2024");
-  eager.assumed.clear(), eager.norm_fused = true;
+  eager.assumed.clear();
+  eager.norm_fused = true;
   EXPECT_EQ(taken(eager).stack.name, "megatron-lm-2024");
 
   RunRow megatron = plain;
-  megatron.plan.zero_stage = 3, megatron.plan.tp = 1, megatron.plan.dp = 32;
+  megatron.plan.zero_stage = 3;
+  megatron.plan.tp = 1;
+  megatron.plan.dp = 32;
   EXPECT_EQ(taken(megatron).stack.name, "fsdp1-eager");
   megatron.attention = AttentionKernel::fused_softmax;
   EXPECT_EQ(taken(megatron).stack.name, "megatron-deepspeed-zero3");
@@ -198,9 +195,12 @@ TEST(FrameworkMap, AnUnknownFrameworkIsTakenForWhatItStates) {
   EXPECT_EQ(taken(hidden).stack.name, "nanotron");
   EXPECT_NE(taken(hidden).note.find("TP communication overlapped"), std::string::npos) << taken(hidden).note;
   EXPECT_GT(taken(hidden).stack.kernels.tp_hidden_share, 0);  // a share of it is hidden
-  hidden.plan.tp = 1, hidden.plan.dp = 32;
+  hidden.plan.tp = 1;
+  hidden.plan.dp = 32;
   EXPECT_EQ(taken(hidden).stack.name, "megatron-lm-2024");
-  hidden = plain, hidden.plan.overlap_tp = true, hidden.assumed = {"overlap"};
+  hidden = plain;
+  hidden.plan.overlap_tp = true;
+  hidden.assumed = {"overlap"};
   EXPECT_EQ(taken(hidden).stack.name, "megatron-lm-2024");
 }
 
@@ -210,7 +210,8 @@ TEST(FrameworkMap, NamesAreWholeWordsInAnyCase) {
   RunRow r = llama_row();
   r.plan.zero_stage = 0;
   const auto taken = [&](const char* framework) {
-    r.framework = framework, r.date = "2024-01";
+    r.framework = framework;
+    r.date = "2024-01";
     const ResolvedRun run = resolve(r, map, test::preset_dir());
     return run.by_class ? "by class" : run.stack.name;
   };
@@ -237,15 +238,22 @@ TEST(FrameworkMap, SaysWhatItDecidedItself) {
   RunRow r = llama_row();
   const auto note = [&] { return resolve(r, map, test::preset_dir()).note; };
   EXPECT_NE(note().find("ZeRO 2 instead of the stated 1"), std::string::npos) << note();
-  r.plan.zero_stage = 2, r.precision = "bf16";
+  r.plan.zero_stage = 2;
+  r.precision = "bf16";
   EXPECT_EQ(note(), "");
-  r.framework = "Alpa", r.memory_kind = "unknown", r.peak_memory_GiB = 30;
+  r.framework = "Alpa";
+  r.memory_kind = "unknown";
+  r.peak_memory_GiB = 30;
   EXPECT_NE(note().find("ZeRO 1 instead of the stated 2"), std::string::npos) << note();
   EXPECT_NE(note().find("its peak is taken as torch_allocated"), std::string::npos) << note();
-  r = llama_row(), r.plan.zero_stage = 2;
-  r.precision = "mxfp8", r.training.compute = Dtype::fp8;
+  r = llama_row();
+  r.plan.zero_stage = 2;
+  r.precision = "mxfp8";
+  r.training.compute = Dtype::fp8;
   EXPECT_NE(note().find("mxfp8 is taken as fp8"), std::string::npos) << note();
-  r.precision = "fp8", r.fabric = "NVLink3; Slingshot 11", r.node_network = BytesPerSecond(25e9);
+  r.precision = "fp8";
+  r.fabric = "NVLink3; Slingshot 11";
+  r.node_network = BytesPerSecond(25e9);
   EXPECT_NE(note().find("fabric 'NVLink3; Slingshot 11' is not known"), std::string::npos) << note();
 }
 
@@ -253,7 +261,8 @@ TEST(FrameworkMap, SaysWhatItDecidedItself) {
 TEST(FrameworkMap, StatedNetworkRateOfAnUnknownFabricCounts) {
   const FrameworkMap map = load_framework_map(test::preset_dir());
   RunRow r = llama_row();
-  r.fabric = "NVLink3; Slingshot 11", r.node_network = BytesPerSecond(25e9);
+  r.fabric = "NVLink3; Slingshot 11";
+  r.node_network = BytesPerSecond(25e9);
   const ResolvedRun slow = resolve(r, map, test::preset_dir());
   EXPECT_DOUBLE_EQ(slow.cluster.fabric.bandwidth.v, 25e9);
   const PredictOptions options{test::preset_dir(), nullptr, {}};
@@ -287,12 +296,14 @@ TEST(Predict, WhatStackOrDeviceCannotDoIsSaid) {
   const PredictOptions options{test::preset_dir(), nullptr, {}};
   RunRow r = llama_row();
   EXPECT_EQ(predict_run(r, map, options).note.find("though"), std::string::npos);
-  r.plan.cp = 2, r.plan.dp /= 2;
+  r.plan.cp = 2;
+  r.plan.dp /= 2;
   const RunPrediction p = predict_run(r, map, options);
   EXPECT_TRUE(p.step_s);
   EXPECT_NE(p.note.find("priced as the row states it, though"), std::string::npos) << p.note;
   EXPECT_NE(p.note.find("has no context parallelism"), std::string::npos) << p.note;
-  r = llama_row(), r.training.compute = Dtype::fp8;
+  r = llama_row();
+  r.training.compute = Dtype::fp8;
   const RunPrediction none = predict_run(r, map, options);
   EXPECT_FALSE(none.step_s);
   EXPECT_NE(none.note.find("precision: found fp8, expected what A100"), std::string::npos) << none.note;
@@ -305,74 +316,6 @@ TEST(Predict, UnknownDeviceIsANoteNotACrash) {
       predict_run(r, load_framework_map(test::preset_dir()), {test::preset_dir(), nullptr});
   EXPECT_FALSE(p.step_s);
   EXPECT_NE(p.note.find("H900"), std::string::npos);
-}
-
-// Twice the largest is near, one more is far; on what else the run is like does not matter.
-TEST(MeasuredRange, SaysWhatLiesBeyond) {
-  const std::vector<MeasuredRange> ranges = {{"hopper", 100, 64, 4096, 70'000'000'000}};
-  const ModelSpec model = load_model("llama-2-70b", test::preset_dir());
-  TrainingSpec training;
-  training.seq_len = 8192;
-  ClusterSpec cluster = load_cluster("16x8xh100", test::preset_dir());
-  EXPECT_EQ(far_from_measured(ranges, model, training, cluster), "");
-  cluster = load_cluster("17x8xh100", test::preset_dir());
-  EXPECT_EQ(far_from_measured(ranges, model, training, cluster),
-            "136 GPUs, at most 64 in 100 runs on hopper devices");
-  training.seq_len = 8193;
-  EXPECT_EQ(far_from_measured(ranges, load_model("llama-3.1-405b", test::preset_dir()), training, cluster),
-            "136 GPUs, at most 64; 406 billion parameters, at most 70; sequences of 8193 tokens, at most "
-            "4096 in 100 "
-            "runs on hopper devices");
-  EXPECT_EQ(far_from_measured(ranges, model, training, load_cluster("1x8xa100-80gb", test::preset_dir())),
-            "no run on ampere devices");
-  EXPECT_EQ(far_from_measured({}, model, training, load_cluster("laptop", test::preset_dir())), "");
-}
-
-TEST(MeasuredRange, SaysWhatIsTooSmallOrNeverSeen) {
-  MeasuredRange range{"hopper", 100, 64, 4096, 70'000'000'000};
-  range.least_seq_len = 2048, range.least_parameters = 2'000'000'000;
-  range.least_GBps = 100, range.most_GBps = 400, range.devices = {"H100-SXM5-80GB"};
-  const ModelSpec model = load_model("llama-2-7b", test::preset_dir());
-  TrainingSpec training;
-  training.seq_len = 1024;
-  ClusterSpec cluster = load_cluster("2x8xh100", test::preset_dir());
-  EXPECT_EQ(far_from_measured(std::span(&range, 1), model, training, cluster), "");
-  training.seq_len = 1023, cluster.fabric.bandwidth = BytesPerSecond(49e9);
-  EXPECT_EQ(
-      far_from_measured(std::span(&range, 1), load_model("stories-260k", test::preset_dir()), training,
-                        cluster),
-      "0.00026 billion parameters, at least 2; sequences of 1023 tokens, at least 2048; a network of 49 "
-      "GB/s a node, at least 100 in 100 runs on hopper devices");
-  cluster.nodes = 1, training.seq_len = 4096;  // no network
-  EXPECT_EQ(far_from_measured(std::span(&range, 1), model, training, cluster), "");
-  cluster = load_cluster("2x8xh200", test::preset_dir());
-  EXPECT_EQ(far_from_measured(std::span(&range, 1), model, training, cluster),
-            "none on " + cluster.device.name + " in 100 runs on hopper devices");
-}
-
-TEST(MeasuredRange, AStackWithoutRunsIsSaid) {
-  FrameworkMap map;
-  map.measured = {{"hopper", 100, 64, 4096, 70'000'000'000}}, map.measured_stacks = {"nanotron"};
-  const ModelSpec model = load_model("llama-2-7b", test::preset_dir());
-  TrainingSpec training;
-  const ClusterSpec cluster = load_cluster("2x8xh100", test::preset_dir());
-  training.stack = "nanotron";
-  EXPECT_EQ(far_from_runs(map, model, training, cluster), "");
-  training.stack = "torchtitan";
-  EXPECT_EQ(far_from_runs(map, model, training, cluster), "constants assumed, not fitted to torchtitan runs");
-  EXPECT_EQ(far_from_runs(map, model, training, load_cluster("laptop", test::preset_dir())), "");
-}
-
-// Intervals of what lies beyond are wider by the factor that the presets give.
-TEST(MeasuredRange, WidensIntervals) {
-  const FrameworkMap map = load_framework_map(test::preset_dir());
-  RunRow row = llama_row();
-  const ResolvedRun near = resolve(row, map, test::preset_dir());
-  row.training.seq_len = 1 << 20;
-  const ResolvedRun far = resolve(row, map, test::preset_dir());
-  EXPECT_DOUBLE_EQ(near.interval, 1);
-  EXPECT_DOUBLE_EQ(far.interval, map.class_interval);
-  EXPECT_NE(far.note.find("far from any measured run"), std::string::npos) << far.note;
 }
 
 }  // namespace

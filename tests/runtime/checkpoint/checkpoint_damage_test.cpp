@@ -238,7 +238,11 @@ TEST_F(Damage, CheckpointsOfAnotherModelAndFormat) {
     EXPECT_TRUE(tells(e.what(), "expected 96")) << e.what();
     EXPECT_TRUE(tells(e.what(), "another model")) << e.what();
   }
-  model.hidden *= 2, model.n_layers *= 2, model.head_dim *= 2, model.vocab_size *= 2, model.rope_theta *= 2;
+  model.hidden *= 2;
+  model.n_layers *= 2;
+  model.head_dim *= 2;
+  model.vocab_size *= 2;
+  model.rope_theta *= 2;
   ASSERT_EQ(told().size(), 1U) << "one message, whatever differs";
   EXPECT_EQ(told()[0].key, "model.hidden");
   EXPECT_TRUE(tells(told()[0].hint, "n_layers 8 where it has 4, vocab_size ")) << told()[0].hint;

@@ -11,8 +11,12 @@ namespace {
 ModelSlice slice_of(std::int64_t rows, std::int64_t cols, std::int64_t first_row, std::int64_t first_col) {
   ModelSlice s;
   s.name = "t";
-  s.model_rows = 13, s.model_cols = 17;
-  s.rows = rows, s.cols = cols, s.first_row = first_row, s.first_col = first_col;
+  s.model_rows = 13;
+  s.model_cols = 17;
+  s.rows = rows;
+  s.cols = cols;
+  s.first_row = first_row;
+  s.first_col = first_col;
   return s;
 }
 
@@ -57,10 +61,12 @@ TEST(CheckpointExtent, CoverIsFoundAndItsFaultsAreNamed) {
       Extent a = *big, b = *big;
       if (random() % 2 == 0 && a.rows > 1) {
         a.rows = 1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(a.rows - 1));
-        b.row += a.rows, b.rows -= a.rows;
+        b.row += a.rows;
+        b.rows -= a.rows;
       } else if (a.cols > 1) {
         a.cols = 1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(a.cols - 1));
-        b.col += a.cols, b.cols -= a.cols;
+        b.col += a.cols;
+        b.cols -= a.cols;
       } else {
         continue;
       }

@@ -240,7 +240,8 @@ TEST(CheckpointLayouts, EachRankReadsWhatItNeeds) {
       EXPECT_EQ(own.bytes_checked(), 0);
       restore(trainer.state(), trainer.device(), own);
       const std::lock_guard lock(mutex);
-      sum += own.bytes_checked(), most = std::max(most, own.bytes_checked());
+      sum += own.bytes_checked();
+      most = std::max(most, own.bytes_checked());
     };
     ASSERT_EQ(loaded.go(1).error, "") << key;
     EXPECT_GE(sum, all) << key;

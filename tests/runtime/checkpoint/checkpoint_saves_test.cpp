@@ -32,7 +32,9 @@ TEST(CheckpointClock, SkippedStepsAreRemembered) {
   };
   const TempDir folder;
   CheckpointTrial first(kSavedLayout, folder.path()), second(kSavedLayout), good(kSavedLayout);
-  spoil_from(first, 3), spoil_from(second, 3), spoil_from(good, 100);
+  spoil_from(first, 3);
+  spoil_from(second, 3);
+  spoil_from(good, 100);
   ASSERT_EQ(first.go(5).error, "");
   const TrainerClock clock = Checkpoint::open(folder.path()).manifest().clock;
   EXPECT_EQ(clock, (TrainerClock{.step = 5, .updates = 3, .skipped = 2, .skipped_in_a_row = 2}));

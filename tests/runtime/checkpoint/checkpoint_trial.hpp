@@ -48,7 +48,9 @@ class CheckpointTrial {
     change(*this);
     const ParallelPlan plan = parse_plan_key(key);
     graph = lower(model, training, flat_links(plan), plan, stack);
-    run.optimizer.rate = 1e-2, run.optimizer.warmup_steps = 2, run.optimizer.total_steps = kSteps;
+    run.optimizer.rate = 1e-2;
+    run.optimizer.warmup_steps = 2;
+    run.optimizer.total_steps = kSteps;
     run.sequences = synthetic_sequences(model.vocab_size, training.global_batch, 1);
     run.weights = random_weights(model, 1);
     run.on_step = [this](const StepReport& r) { steps.push_back(r); };
@@ -57,7 +59,10 @@ class CheckpointTrial {
     save.run = std::move(folder);
     save.keep.last = 100;
     save.seed = 1;
-    save.plan.model = model, save.plan.training = training, save.plan.stack = stack, save.plan.plan = plan;
+    save.plan.model = model;
+    save.plan.training = training;
+    save.plan.stack = stack;
+    save.plan.plan = plan;
     save.plan.cluster = load_cluster("dgx-a100", SEXTANT_SOURCE_DIR "/tools/presets");
     save.on_event = [this](const SaveEvent& e) { saves.push_back(e); };
     save.on_problem = [this](const std::string& what) {
@@ -79,7 +84,8 @@ class CheckpointTrial {
     try {
       train(run);
     } catch (const ConfigError& e) {
-      error = e.what(), config_error = true;
+      error = e.what();
+      config_error = true;
     } catch (const BackendError& e) {
       error = e.what();
     }

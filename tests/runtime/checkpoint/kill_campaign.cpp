@@ -77,7 +77,8 @@ Process start(const std::vector<std::string>& command, const fs::path& errors) {
     ::dup2(ends[1], STDOUT_FILENO);
     const int file = ::open(errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
     ::dup2(file, STDERR_FILENO);  // mpirun has much to say about a killed rank
-    ::close(ends[0]), ::close(ends[1]);
+    ::close(ends[0]);
+    ::close(ends[1]);
     std::vector<char*> argv;
     for (const auto& word : command) argv.push_back(const_cast<char*>(word.c_str()));
     argv.push_back(nullptr);
@@ -141,6 +142,48 @@ class Campaign {
   }
   unsigned below(unsigned n) { return static_cast<unsigned>(random_() % n); }
 
+  // What the ranks of one start have told.
+  struct Heard {
+    std::vector<pid_t> ranks;
+    std::int64_t last_step = 0;
+    bool done = false;
+  };
+  // True when the line is an event that a kill may follow.
+  bool hear(const std::string& line, Heard& heard) {
+    int number = 0, rank = 0;
+    long long step = 0;
+    char loss[64];
+    if (std::sscanf(line.c_str(), "pid %d", &number) == 1) {
+      heard.ranks.push_back(number);
+      return false;
+    }
+    if (std::sscanf(line.c_str(), "from %lld", &step) == 1) {
+      if (step != newest_) ++tally_.committed_lost;
+      return false;
+    }
+    if (std::sscanf(line.c_str(), "loss %lld %63s", &step, loss) == 2) {
+      ++tally_.steps;
+      heard.last_step = std::max<std::int64_t>(heard.last_step, step + 1);
+      if (std::strtod(loss, nullptr) != expected_.at(static_cast<std::size_t>(step))) ++tally_.wrong_losses;
+    } else if (std::sscanf(line.c_str(), "commit %lld", &step) == 1) {
+      ++tally_.commits;
+      newest_ = std::max<std::int64_t>(newest_, step);
+    } else if (line == "failed") {
+      ++tally_.failed_saves;
+    } else if (line == "done") {
+      heard.done = true;
+    } else if (line.starts_with("error")) {
+      ++tally_.ended_by_disk;
+      if (line.find(kRefused) != std::string::npos) {
+        ++tally_.torn;
+        std::cerr << line << '\n';
+      }
+    } else {
+      return std::sscanf(line.c_str(), "at %d %d", &number, &rank) == 2;
+    }
+    return true;
+  }
+
   // One start of the run. True when it came to its end.
   bool round(const std::string& key) {
     const bool last = tally_.kills + 1 >= kills_ && tally_.of_one_rank == 0;
@@ -159,50 +202,20 @@ class Campaign {
 
     // A kill between two events, so that it meets saves as often as steps; sometimes none.
     int events = static_cast<int>(below(8) == 0 ? 100000 : below(60));
-    std::vector<pid_t> ranks;
-    std::int64_t last_step = newest_;
-    bool done = false, killed = false;
+    Heard heard{.ranks = {}, .last_step = newest_};
+    bool killed = false;
     while (const auto line = process.line(60000)) {
-      int number = 0, rank = 0;
-      long long step = 0;
-      char loss[64];
-      if (std::sscanf(line->c_str(), "pid %d", &number) == 1) {
-        ranks.push_back(number);
-        continue;
-      }
-      if (std::sscanf(line->c_str(), "from %lld", &step) == 1) {
-        if (step != newest_) ++tally_.committed_lost;
-        continue;
-      }
-      if (std::sscanf(line->c_str(), "loss %lld %63s", &step, loss) == 2) {
-        ++tally_.steps;
-        last_step = std::max<std::int64_t>(last_step, step + 1);
-        if (std::strtod(loss, nullptr) != expected_.at(static_cast<std::size_t>(step))) ++tally_.wrong_losses;
-      } else if (std::sscanf(line->c_str(), "commit %lld", &step) == 1) {
-        ++tally_.commits;
-        newest_ = std::max<std::int64_t>(newest_, step);
-      } else if (*line == "failed") {
-        ++tally_.failed_saves;
-      } else if (*line == "done") {
-        done = true;
-      } else if (line->starts_with("error")) {
-        ++tally_.ended_by_disk;
-        if (line->find(kRefused) != std::string::npos) {
-          ++tally_.torn;
-          std::cerr << *line << '\n';
-        }
-      } else if (std::sscanf(line->c_str(), "at %d %d", &number, &rank) != 2) {
-        continue;
-      }
-      if (killed || done || --events > 0) continue;
+      if (!hear(*line, heard)) continue;
+      if (killed || heard.done || --events > 0) continue;
       std::this_thread::sleep_for(std::chrono::microseconds(below(3000)));
-      const pid_t victim =
-          mpi && !ranks.empty() ? ranks[below(static_cast<unsigned>(ranks.size()))] : process.pid;
+      const pid_t victim = mpi && !heard.ranks.empty()
+                               ? heard.ranks[below(static_cast<unsigned>(heard.ranks.size()))]
+                               : process.pid;
       ::kill(victim, SIGKILL);
       killed = true;
     }
-    finish(process, ranks);
-    if (ranks.empty())
+    finish(process, heard.ranks);
+    if (heard.ranks.empty())
       throw std::runtime_error(
           fmt::format("no run came up: {}\n{}", fmt::join(command, " "), read_text_file(errors)));
     if (fault == Fault::full_disk) fs::remove(disk_.path() / "filler");
@@ -211,12 +224,15 @@ class Campaign {
       ++tally_.kills;
       tally_.of_one_rank += mpi;
       tally_.in_a_save += unfinished_;
-      const auto again = std::max<std::int64_t>(0, last_step - newest_);
+      const auto again = std::max<std::int64_t>(0, heard.last_step - newest_);
       tally_.steps_again += again;
-      if (fault == Fault::none) ++tally_.kills_on_good_disk, tally_.again_on_good_disk += again;
+      if (fault == Fault::none) {
+        ++tally_.kills_on_good_disk;
+        tally_.again_on_good_disk += again;
+      }
     }
-    if (!done) ++tally_.resumes;
-    return done;
+    if (!heard.done) ++tally_.resumes;
+    return heard.done;
   }
 
   // The job is over, or it is an error that it is not.

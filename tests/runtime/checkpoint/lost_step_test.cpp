@@ -36,25 +36,34 @@ class Failing final : public Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   void all_reduce(const void* in, void* out, std::int64_t n, Dtype d, Reduction r, NativeStream s) override {
-    count(), inner_->all_reduce(in, out, n, d, r, s);
+    count();
+    inner_->all_reduce(in, out, n, d, r, s);
   }
   void reduce_scatter(const void* in, void* out, std::span<const std::int64_t> n, Dtype d, Reduction r,
                       NativeStream s) override {
-    count(), inner_->reduce_scatter(in, out, n, d, r, s);
+    count();
+    inner_->reduce_scatter(in, out, n, d, r, s);
   }
   void all_gather(const void* in, void* out, std::span<const std::int64_t> n, NativeStream s) override {
-    count(), inner_->all_gather(in, out, n, s);
+    count();
+    inner_->all_gather(in, out, n, s);
   }
   void broadcast(void* data, std::int64_t n, int root, NativeStream s) override {
-    count(), inner_->broadcast(data, n, root, s);
+    count();
+    inner_->broadcast(data, n, root, s);
   }
   void send(const void* data, std::int64_t n, int peer, NativeStream s) override {
-    count(), inner_->send(data, n, peer, s);
+    count();
+    inner_->send(data, n, peer, s);
   }
   void recv(void* data, std::int64_t n, int peer, NativeStream s) override {
-    count(), inner_->recv(data, n, peer, s);
+    count();
+    inner_->recv(data, n, peer, s);
   }
-  void barrier(NativeStream s) override { count(), inner_->barrier(s); }
+  void barrier(NativeStream s) override {
+    count();
+    inner_->barrier(s);
+  }
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
     return std::make_unique<Failing>(inner_->group(ranks), calls_);
   }
@@ -127,7 +136,8 @@ Ended run_until(const std::string& key, std::int64_t steps, int lost, int fails,
         bytes_of(HeldState(trainer.state(), *device, trainer.clock()));
     EXPECT_EQ(trainer.clock().step, completes ? least : trainer.clock().step);
   });
-  ended.step = least, ended.calls = calls->made;
+  ended.step = least;
+  ended.calls = calls->made;
   return ended;
 }
 

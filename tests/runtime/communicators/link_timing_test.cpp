@@ -73,13 +73,24 @@ TEST(ShapedCommunicator, RanksOfANodeShareItsNic) {
       if (c.rank() == from) c.send(x.data(), std::ssize(x), to, kNoStream);
       if (c.rank() == to) c.recv(x.data(), std::ssize(x), from, kNoStream);
     };
-    const double alone = quickest(c, [&] { exchange(0, 2), c.barrier(kNoStream); });
+    const double alone = quickest(c, [&] {
+      exchange(0, 2);
+      c.barrier(kNoStream);
+    });
     EXPECT_GE(alone, 0.028);
     EXPECT_LT(alone, 0.055);
-    const double both = quickest(c, [&] { exchange(0, 2), exchange(1, 3), c.barrier(kNoStream); });
+    const double both = quickest(c, [&] {
+      exchange(0, 2);
+      exchange(1, 3);
+      c.barrier(kNoStream);
+    });
     EXPECT_GE(both, 0.056);
     EXPECT_LT(both, 0.100);
-    const double inside = quickest(c, [&] { exchange(0, 1), exchange(2, 3), c.barrier(kNoStream); });
+    const double inside = quickest(c, [&] {
+      exchange(0, 1);
+      exchange(2, 3);
+      c.barrier(kNoStream);
+    });
     EXPECT_LT(inside, 0.025);
   });
 }

@@ -58,10 +58,12 @@ TEST(TcpCommunicator, GroupsOfTheSameRanksAreApart) {
     const auto one = c.group(both), two = c.group(both);
     if (c.rank() == 0) {
       const int a = 1, b = 2;
-      one->send(&a, sizeof a, 1, kNoStream), two->send(&b, sizeof b, 1, kNoStream);
+      one->send(&a, sizeof a, 1, kNoStream);
+      two->send(&b, sizeof b, 1, kNoStream);
     } else {
       int a = 0, b = 0;
-      two->recv(&b, sizeof b, 0, kNoStream), one->recv(&a, sizeof a, 0, kNoStream);
+      two->recv(&b, sizeof b, 0, kNoStream);
+      one->recv(&a, sizeof a, 0, kNoStream);
       EXPECT_EQ(a, 1);
       EXPECT_EQ(b, 2);
     }

@@ -50,7 +50,8 @@ struct Job {
     const int ranks = 2 + static_cast<int>(guests.size());
     auto a = come(outliving(0, ranks, port, 1)), b = come(outliving(1, ranks, port, 1));
     std::vector<std::unique_ptr<Communicator>> all;
-    all.push_back(a.get()), all.push_back(b.get());
+    all.push_back(a.get());
+    all.push_back(b.get());
     for (auto& guest : guests) all.push_back(guest.get());
     std::vector<std::future<double>> sums;
     for (auto& one : all) {
@@ -136,7 +137,8 @@ TEST(TcpEntrance, WhoIsNotWantedIsToldWhyOrDropped) {
   auto unlike = come(other_settings);
   EXPECT_NE(refusal(unlike).find("other settings"), std::string::npos);
   TcpWorld other_secret = outliving(3, 4, job.port);
-  other_secret.secret = "another secret", other_secret.patience = Seconds(1.5);
+  other_secret.secret = "another secret";
+  other_secret.patience = Seconds(1.5);
   auto stranger = come(other_secret);
   EXPECT_NE(refusal(stranger).find("not the same secret"), std::string::npos);
   EXPECT_TRUE(job.entrance->waiting().empty());

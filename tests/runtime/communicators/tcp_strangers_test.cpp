@@ -126,7 +126,8 @@ TEST(TcpStrangers, TheRightJobWithoutItsSecret) {
 TEST(TcpStrangers, AreCountedInTheReason) {
   const int port = free_port();
   auto first = std::async(std::launch::async, [&] { make_tcp_world(world_of(0, 2, port, 1.5)); });
-  connected(port), connected(port);
+  connected(port);
+  connected(port);
   try {
     first.get();
     ADD_FAILURE() << "rank 1 is missing";
@@ -261,7 +262,8 @@ struct Pair {
   Pair() {
     std::array<int, 2> fds{};
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds.data()), 0);
-    from = Socket(fds[0]), to = Socket(fds[1]);
+    from = Socket(fds[0]);
+    to = Socket(fds[1]);
   }
   void send(const MessageHeader& header) const {
     EXPECT_EQ(::send(from.fd(), &header, sizeof header, 0), static_cast<ssize_t>(sizeof header));

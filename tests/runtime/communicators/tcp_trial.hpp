@@ -18,7 +18,8 @@ namespace sextant::testing {
 inline int free_port() {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in at{};
-  at.sin_family = AF_INET, at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof at;
   EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
   EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&at), &length), 0);
@@ -40,7 +41,8 @@ inline TcpWorld world_of(int rank, int ranks, int port, double patience_s = 20) 
 // Of a job that outlives some of its ranks; `generation`: of its meeting.
 inline TcpWorld outliving(int rank, int ranks, int port, int generation = 0) {
   TcpWorld world = world_of(rank, ranks, port);
-  world.outlives_ranks = true, world.generation = generation;
+  world.outlives_ranks = true;
+  world.generation = generation;
   return world;
 }
 

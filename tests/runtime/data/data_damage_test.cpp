@@ -95,24 +95,30 @@ TEST_F(DataSets, BadTextsAreLeftOutOrMended) {
 }
 
 // A data set whose files were tampered with.
-TEST_F(DataSets, DamageIsFound) {
-  prepare({write("a.txt", prose(100000, 9))}, "good", all_train());
-  const auto damaged = [&](const std::function<void(const fs::path&)>& change) {
+class DamagedSets : public DataSets {
+ protected:
+  DamagedSets() { prepare({write("a.txt", prose(100000, 9))}, "good", all_train()); }
+  std::string damaged(const std::function<void(const fs::path&)>& change) {
     fs::remove_all(path("bad"));
     fs::copy(path("good"), path("bad"));
     change(path("bad"));
     try {
       const DataSet data(path("bad"));
     } catch (const ConfigError& e) {
-      return std::string(e.what());
+      return e.what();
     }
-    return std::string("accepted");
-  };
-  const auto edit = [](const fs::path& file, const std::function<void(nlohmann::json&)>& change) {
-    auto j = nlohmann::json::parse(read_text_file(file));
-    change(j);
-    std::ofstream(file) << j;
-  };
+    return "accepted";
+  }
+  std::string damaged_index(const std::function<void(nlohmann::json&)>& change) {
+    return damaged([&](const fs::path& p) {
+      auto j = nlohmann::json::parse(read_text_file(p / "index.json"));
+      change(j);
+      std::ofstream(p / "index.json") << j;
+    });
+  }
+};
+
+TEST_F(DamagedSets, FilesAreNamed) {
   EXPECT_EQ(damaged([](const fs::path&) {}), "accepted");
   says(damaged([](const fs::path& p) { fs::resize_file(p / "train-00000.tokens", 1000); }),
        {"train-00000.tokens", "1000 bytes", "cut"});
@@ -120,30 +126,22 @@ TEST_F(DataSets, DamageIsFound) {
        {"train-00000.documents", "no such file"});
   says(damaged([](const fs::path& p) {
          std::fstream f(p / "train-00000.tokens", std::ios::in | std::ios::out | std::ios::binary);
-         f.seekp(500), f.put('\x02');
+         f.seekp(500);
+         f.put('\x02');
        }),
        {"train-00000.tokens", "digest", "damaged"});
   says(damaged([](const fs::path& p) { fs::remove(p / "index.json"); }), {"bad", "no index.json"});
-  says(damaged([&](const fs::path& p) { edit(p / "index.json", [](auto& j) { j["schema"] = "other/1"; }); }),
-       {"schema", "other/1"});
-  says(damaged([&](const fs::path& p) {
-         edit(p / "index.json", [](auto& j) { j["train"][0]["name"] = "../../etc/x"; });
-       }),
+}
+
+TEST_F(DamagedSets, TheIndexIsNamed) {
+  says(damaged_index([](auto& j) { j["schema"] = "other/1"; }), {"schema", "other/1"});
+  says(damaged_index([](auto& j) { j["train"][0]["name"] = "../../etc/x"; }),
        {"train[0].name", "plain file name"});
-  says(damaged([&](const fs::path& p) {
-         edit(p / "index.json", [](auto& j) { j["train"][0].erase("tokens"); });
-       }),
-       {"train[0].tokens"});
-  says(damaged([&](const fs::path& p) {
-         edit(p / "index.json", [](auto& j) { j["tokenizer"]["vocab_size"] = 100000; });
-       }),
-       {"token_bytes"});
-  says(damaged([&](const fs::path& p) {
-         edit(p / "index.json", [](auto& j) { j["tokenizer"]["vocab_size"] = 100; });
-       }),
+  says(damaged_index([](auto& j) { j["train"][0].erase("tokens"); }), {"train[0].tokens"});
+  says(damaged_index([](auto& j) { j["tokenizer"]["vocab_size"] = 100000; }), {"token_bytes"});
+  says(damaged_index([](auto& j) { j["tokenizer"]["vocab_size"] = 100; }),
        {"index.json", "index_digest", "damaged"});
-  says(damaged([&](const fs::path& p) { edit(p / "index.json", [](auto& j) { j.erase("index_digest"); }); }),
-       {"index.json", "index_digest", "none"});
+  says(damaged_index([](auto& j) { j.erase("index_digest"); }), {"index.json", "index_digest", "none"});
   const std::string index = read_text_file(path("good/index.json"));
   for (const std::string_view word : {"made_from", "a.txt", "text_bytes", "seed", "index_digest"})
     says(damaged([&](const fs::path& p) {
@@ -157,10 +155,10 @@ TEST_F(DataSets, DamageIsFound) {
   says(damaged([&](const fs::path& p) { std::ofstream(p / "index.json", std::ios::app) << "{}"; }),
        {"index.json", "syntax error"});
   // An index from before it had a digest.
-  says(damaged([&](const fs::path& p) {
-         edit(p / "index.json", [](auto& j) {
-           j["tokenizer"]["vocab_size"] = 100, j["schema"] = "sextant.data/1", j.erase("index_digest");
-         });
+  says(damaged_index([](auto& j) {
+         j["tokenizer"]["vocab_size"] = 100;
+         j["schema"] = "sextant.data/1";
+         j.erase("index_digest");
        }),
        {"accepted"});
   // Found when it is read, then.

@@ -102,7 +102,8 @@ TEST_F(DataSets, SplitFollowsTheSeed) {
   both.insert(both.end(), held.begin(), held.end());
   auto all = documents(other, DataSplit::train), held_too = documents(other, DataSplit::validation);
   all.insert(all.end(), held_too.begin(), held_too.end());
-  std::ranges::sort(both), std::ranges::sort(all);
+  std::ranges::sort(both);
+  std::ranges::sort(all);
   EXPECT_EQ(both, all) << "no document is lost";
 }
 

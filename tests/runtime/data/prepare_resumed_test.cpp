@@ -108,7 +108,8 @@ TEST_F(DataSets, AskedToStopItGoesOnLater) {
   // Another command does not go on with what this one began.
   o.stop = &stop;
   EXPECT_TRUE(prepare({file}, "again", o).stopped);
-  o.stop = nullptr, o.seed = 5;
+  o.stop = nullptr;
+  o.seed = 5;
   EXPECT_THROW(prepare({file}, "again", o), ConfigError);
 }
 

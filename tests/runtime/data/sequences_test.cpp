@@ -67,7 +67,8 @@ TEST_F(Sequences, WithinDocumentsNoWindowCrossesTheirEnds) {
   const Windows windows(row, 32, Packing::within, false);
   std::int64_t targets = 0, in_documents = 0, long_ones = 0;
   row.for_each_document([&](std::int64_t begin, std::int64_t end) {
-    in_documents += end - begin - 1, long_ones += end - begin > 33;
+    in_documents += end - begin - 1;
+    long_ones += end - begin > 33;
   });
   ASSERT_GT(long_ones, 0) << "of several windows";
   for (std::int64_t w = 0; w < windows.count(); ++w) {
@@ -98,7 +99,8 @@ TEST_F(Sequences, ApartTheirFirstTokensAreMarked) {
   std::size_t marked = 0;
   for (std::int64_t w = 0; w < apart.count(); ++w) {
     Ids plain(33), tokens(33);
-    across.read(w, plain), apart.read(w, tokens);
+    across.read(w, plain);
+    apart.read(w, tokens);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const std::int64_t place = w * 32 + static_cast<std::int64_t>(i);
       if (place < row.tokens() && begins.contains(place)) {

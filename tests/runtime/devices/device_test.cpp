@@ -50,7 +50,8 @@ TEST(CpuDevice, AProgramRunsWhenItIsReplayed) {
   EXPECT_THROW(device->record(stream), BackendError);
   const Program program = device->end_capture(stream);
   ASSERT_TRUE(program);
-  device->synchronize(device->record(stream)), device->synchronize(device->record(other));
+  device->synchronize(device->record(stream));
+  device->synchronize(device->record(other));
   EXPECT_TRUE(seen.empty()) << "nothing has run";
   EXPECT_EQ(beside, 1);
   device->launch(stream, [&](NativeStream) { seen.push_back(7); });

@@ -42,7 +42,10 @@ TEST(RandomTopologicalOrder, IsLawfulAndDiffers) {
 
 MemoryLedger issued_in_order(const ExecutionGraph& graph, const StageView& view) {
   MemoryLedger ledger(graph, view);
-  for (const OpId op : view.ops()) ledger.begin(op), ledger.end(op);
+  for (const OpId op : view.ops()) {
+    ledger.begin(op);
+    ledger.end(op);
+  }
   return ledger;
 }
 

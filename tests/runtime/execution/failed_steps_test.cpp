@@ -133,8 +133,12 @@ std::string late_beside(const Work& earlier) {
   std::atomic<bool> aborted{false};
   std::string said;
   WatchdogOptions watch;
-  watch.floor = Seconds(0.1), watch.poll = Seconds(0.005);
-  watch.on_late = [&](const std::string& report) { said = report, aborted = true; };
+  watch.floor = Seconds(0.1);
+  watch.poll = Seconds(0.005);
+  watch.on_late = [&](const std::string& report) {
+    said = report;
+    aborted = true;
+  };
   Watchdog watchdog(b.graph, {Seconds(100), Seconds(1e-3)}, watch);
   const auto device = make_cpu_device({});
   ExecutorOptions options;

@@ -24,8 +24,10 @@ class GraphBuilder {
   BufferId buffer(std::int64_t bytes, BufferKind kind = BufferKind::activation, bool resident = false,
                   int stage = 0) {
     Buffer buffer;
-    buffer.kind = kind, buffer.stage = static_cast<std::uint16_t>(stage);
-    buffer.resident = resident, buffer.bytes = bytes;
+    buffer.kind = kind;
+    buffer.stage = static_cast<std::uint16_t>(stage);
+    buffer.resident = resident;
+    buffer.bytes = bytes;
     graph.buffers.push_back(buffer);
     return static_cast<BufferId>(graph.buffers.size() - 1);
   }
@@ -78,6 +80,7 @@ inline std::vector<std::vector<bool>> reachability(const ExecutionGraph& g) {
 
 // Ops on random lanes that read old buffers and write new or old ones; sends between stages. Buffers go out
 // of use.
+// NOLINTNEXTLINE(readability-function-size): one loop, whose state is all that was made so far
 inline ExecutionGraph random_graph(std::uint64_t seed, int stages, int n_ops) {
   std::mt19937_64 random(seed);
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
@@ -116,7 +119,8 @@ inline ExecutionGraph random_graph(std::uint64_t seed, int stages, int n_ops) {
       wait(target.writer);
       for (const OpId r : target.readers)
         if (r != next) wait(r);
-      target.writer = next, target.readers.clear();
+      target.writer = next;
+      target.readers.clear();
       operands.push_back(b.write(target.id));
     } else {
       const auto id = b.buffer(bytes, transfer ? BufferKind::communication : BufferKind::activation, false,

@@ -81,7 +81,10 @@ TEST_P(Twin, MemoryOfEveryStageIsThePredictedOne) {
     const StageView view(graph, stage);
     const auto predicted = walk(graph, stage);
     MemoryLedger ledger(graph, view);
-    for (const OpId op : view.ops()) ledger.begin(op), ledger.end(op);
+    for (const OpId op : view.ops()) {
+      ledger.begin(op);
+      ledger.end(op);
+    }
     EXPECT_EQ(ledger.at_peak(Space::device), predicted.peak.held) << key << " stage " << stage;
     EXPECT_EQ(ledger.peak(Space::host), predicted.host_peak.v);
     EXPECT_EQ(ledger.now(), predicted.resident) << "something outlives the step";
@@ -103,7 +106,10 @@ TEST(OffloadedActivations, LeaveTheDevice) {
     const auto graph = lower_tiny(key, 24, 16);
     const StageView view(graph, 0);
     MemoryLedger ledger(graph, view);
-    for (const OpId op : view.ops()) ledger.begin(op), ledger.end(op);
+    for (const OpId op : view.ops()) {
+      ledger.begin(op);
+      ledger.end(op);
+    }
     const std::int64_t extent = plan_arena(graph, view).extent[0];
     EXPECT_LE(extent - ledger.peak(Space::device), 64 * std::ssize(graph.buffers)) << key;
     return extent;
@@ -122,8 +128,12 @@ TEST(OffloadedActivations, LeaveTheDevice) {
 // well into the place of what an MLP keeps, and little goes into what is left: the lowest gap alone wasted a sixth.
 TEST(Arena, VirtualStagesLeaveFewHoles) {
   ModelSpec model = tiny_model(80);
-  model.hidden = 8192, model.ffn_hidden = 28672, model.vocab_size = 128256;
-  model.n_heads = 64, model.n_kv_heads = 8, model.head_dim = 128;
+  model.hidden = 8192;
+  model.ffn_hidden = 28672;
+  model.vocab_size = 128256;
+  model.n_heads = 64;
+  model.n_kv_heads = 8;
+  model.head_dim = 128;
   TrainingSpec training = tiny_training(64);
   training.seq_len = 4096;
   for (const char* key :
@@ -134,7 +144,10 @@ TEST(Arena, VirtualStagesLeaveFewHoles) {
     for (int stage = 0; stage < plan.pp; ++stage) {
       const StageView view(graph, stage);
       MemoryLedger ledger(graph, view);
-      for (const OpId op : view.ops()) ledger.begin(op), ledger.end(op);
+      for (const OpId op : view.ops()) {
+        ledger.begin(op);
+        ledger.end(op);
+      }
       const auto peak = static_cast<double>(ledger.peak(Space::device)),
                  moving = peak - static_cast<double>(walk(graph, stage).resident.device().v);
       EXPECT_LE(static_cast<double>(plan_arena(graph, view).extent[0]) - peak, 0.03 * moving)

@@ -44,15 +44,19 @@ SequenceSource alone() {
 
 SmallResult run_of(const std::string& key, SequenceSource source, int batch, bool apart) {
   SmallRun how;
-  how.dtype = Dtype::fp64, how.global_batch = batch;
-  how.sequences = std::move(source), how.documents_apart = apart;
+  how.dtype = Dtype::fp64;
+  how.global_batch = batch;
+  how.sequences = std::move(source);
+  how.documents_apart = apart;
   return small_run(parse_plan_key(key), how);
 }
 
 double distance(const std::vector<double>& got, const std::vector<double>& expected) {
   double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i)
-    difference += std::pow(got.at(i) - expected[i], 2), norm += std::pow(expected[i], 2);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    difference += std::pow(got.at(i) - expected[i], 2);
+    norm += std::pow(expected[i], 2);
+  }
   return std::sqrt(difference / norm);
 }
 

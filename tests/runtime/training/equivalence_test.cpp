@@ -20,8 +20,10 @@ double difference(const SmallResult& a, const SmallResult& b) {
   for (const auto& [name, x] : a.state) {
     const auto& y = b.state.at(name);
     double top = 0, off = 0;
-    for (std::size_t i = 0; i < x.size(); ++i)
-      top = std::max(top, std::abs(x[i])), off = std::max(off, std::abs(x[i] - y[i]));
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      top = std::max(top, std::abs(x[i]));
+      off = std::max(off, std::abs(x[i] - y[i]));
+    }
     if (off > 0) worst = std::max(worst, off / top);
   }
   return worst;
@@ -113,7 +115,8 @@ TEST(Programs, AreKeptWhereTheyAreFaster) {
   }
   EXPECT_TRUE(faster.decided());
   SmallRun how;
-  how.steps = 10, how.apart = true;
+  how.steps = 10;
+  how.apart = true;
   const ParallelPlan plan = parse_plan_key("mbs2");
   const SmallResult launched = small_run(plan, how);
   how.replay = Replay::automatic;
@@ -275,7 +278,8 @@ TEST(Grid, EveryLayoutTrainsTheSameModel) {
                 for (std::size_t s = 0; s < one.norm.size(); ++s)
                   EXPECT_NEAR(got.norm[s], one.norm[s], 1e-10 * one.norm[s]) << key;
               }
-  RecordProperty("run", run), RecordProperty("refused", refused);
+  RecordProperty("run", run);
+  RecordProperty("refused", refused);
   std::printf("%d layouts run, %d refused\n", run, refused);
   EXPECT_GT(run, refused);
 }
@@ -307,7 +311,9 @@ TEST(UnequalReplicas, TrainTheSameModel) {
     SmallRun other = how;
     other.order = 7;
     EXPECT_EQ(difference(got, small_run(plan, other)), 0) << key << ", another order";
-    other = how, other.apart = true, other.replay = Replay::on;
+    other = how;
+    other.apart = true;
+    other.replay = Replay::on;
     EXPECT_EQ(difference(got, small_run(plan, other)), 0) << key << ", programs, apart from the host";
   }
 }

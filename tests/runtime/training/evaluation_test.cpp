@@ -41,7 +41,10 @@ struct Watched : Trial {
   Watched& go() {
     Trial::go(n);
     EXPECT_EQ(error, "");
-    for (const StepReport& r : steps) losses.push_back(r.loss), gradient_norms.push_back(r.gradient_norm);
+    for (const StepReport& r : steps) {
+      losses.push_back(r.loss);
+      gradient_norms.push_back(r.gradient_norm);
+    }
     return *this;
   }
 };

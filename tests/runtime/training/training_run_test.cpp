@@ -90,7 +90,9 @@ TEST(TrainingRun, GradientThatIsNotFiniteIsSkippedAndReported) {
     const auto none = [](std::int64_t) { return 1.0; };
     const auto second = [](std::int64_t step) { return step == 1 ? kNaN : 1.0; };
     Repeated one(key), skipped(key), two(key);
-    one.inject(none), skipped.inject(second), two.inject(none);
+    one.inject(none);
+    skipped.inject(second);
+    two.inject(none);
     ASSERT_EQ(one.go(1).error, "");
     ASSERT_EQ(skipped.go(2).error, "");
     ASSERT_EQ(two.go(2).error, "");

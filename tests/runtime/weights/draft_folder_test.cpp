@@ -36,7 +36,8 @@ pid_t start_draft(const fs::path& out) {
   }
   char made = 0;
   EXPECT_EQ(::read(ready[0], &made, 1), 1);
-  ::close(ready[0]), ::close(ready[1]);
+  ::close(ready[0]);
+  ::close(ready[1]);
   return child;
 }
 

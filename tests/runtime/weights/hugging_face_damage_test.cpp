@@ -111,7 +111,10 @@ TEST_F(DamagedFolder, WrongShape) {
 
 TEST_F(DamagedFolder, WrongType) {
   std::string tensor;
-  rewrite(kSecond, [&](auto& tensors) { tensor = tensors[0].name, tensors[0].type = StoredType::i32; });
+  rewrite(kSecond, [&](auto& tensors) {
+    tensor = tensors[0].name;
+    tensors[0].type = StoredType::i32;
+  });
   expect({kSecond, tensor.c_str(), "I32", "F64, F32, F16 or BF16"});
 }
 
@@ -122,7 +125,8 @@ TEST_F(DamagedFolder, EightBitsANumber) {
   for (const StoredType type : {StoredType::f8_e4m3, StoredType::f8_e5m2, StoredType::i8, StoredType::u8}) {
     rewrite(kSecond, [&](auto& tensors) {
       TensorToStore& t = *std::ranges::find_if(tensors, [](const auto& x) { return x.shape.size() == 2; });
-      tensor = t.name, t.type = type;
+      tensor = t.name;
+      t.type = type;
       if (type == StoredType::u8) t.shape[1] /= 2;
       bytes.assign(static_cast<std::size_t>(t.shape[0] * t.shape[1]), std::byte{0x38});
       t.data = bytes;
@@ -136,7 +140,10 @@ TEST_F(DamagedFolder, EightBitsANumber) {
 
 TEST_F(DamagedFolder, TensorThatIsNotWhereTheIndexSays) {
   std::string tensor;
-  rewrite(kSecond, [&](auto& tensors) { tensor = tensors[0].name, tensors.erase(tensors.begin()); });
+  rewrite(kSecond, [&](auto& tensors) {
+    tensor = tensors[0].name;
+    tensors.erase(tensors.begin());
+  });
   expect({kSecond, tensor.c_str(), "a tensor of this name"});
 }
 
@@ -169,7 +176,8 @@ TEST_F(DamagedFolder, NumbersThatAreNotFinite) {
   std::string tensor;
   rewrite(kSecond, [&](auto& tensors) {
     auto& t = *std::ranges::find_if(tensors, [](const auto& x) { return x.shape.size() == 1; });
-    tensor = t.name, t.data = std::as_bytes(std::span(bad));
+    tensor = t.name;
+    t.data = std::as_bytes(std::span(bad));
   });
   const HuggingFaceFolder folder(folder_);
   bool told = false;
@@ -248,7 +256,10 @@ TEST_F(DamagedFolder, Configs) {
   expect({"model.layers.0.self_attn.q_proj.bias", "expected a tensor of this name"});
   edit([](auto& j) { j["model_type"] = "mixtral"; });
   expect({"config.json", "mixtral", "a mixture of experts"});
-  edit([](auto& j) { j["model_type"] = "phi3", j["architectures"] = {"Phi3ForCausalLM"}; });
+  edit([](auto& j) {
+    j["model_type"] = "phi3";
+    j["architectures"] = {"Phi3ForCausalLM"};
+  });
   expect({"model.layers.0.self_attn.qkv_proj.weight", "expected a tensor of this name"});
 }
 
@@ -270,9 +281,11 @@ TEST_F(DamagedFolder, OtherKindsOfFolder) {
 TEST_F(DamagedFolder, WeightsOfAnotherModel) {
   const HuggingFaceFolder folder(folder_);
   ModelSpec planned = folder.model();
-  planned.name = "another name", planned.max_positions = 7;
+  planned.name = "another name";
+  planned.max_positions = 7;
   EXPECT_EQ(error_of([&] { require_same_model(folder, planned); }), "") << "neither matters";
-  planned.n_kv_heads = 4, planned.rope_scaling.reset();
+  planned.n_kv_heads = 4;
+  planned.rope_scaling.reset();
   const std::string error = error_of([&] { require_same_model(folder, planned); });
   for (const char* word :
        {"config.json", "num_key_value_heads", "found 2, expected 4", "rope_scaling", "llama3", "--model"})

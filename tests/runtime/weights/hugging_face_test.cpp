@@ -42,8 +42,10 @@ INSTANTIATE_TEST_SUITE_P(Live, HuggingFace, ::testing::ValuesIn(live()),
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() != b.size() || a.empty()) return HUGE_VAL;
   double worst = 0, scale = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    worst = std::max(worst, std::abs(a[i] - b[i])), scale = std::max(scale, std::abs(b[i]));
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    worst = std::max(worst, std::abs(a[i] - b[i]));
+    scale = std::max(scale, std::abs(b[i]));
+  }
   return worst / scale;
 }
 
@@ -123,7 +125,8 @@ TEST_P(HuggingFace, TrainingStartsWithTheirLoss) {
   const StackSpec stack = load_stack("sextant", SEXTANT_SOURCE_DIR "/tools/presets");
   const auto first_loss = [&](const std::string& key, const WeightSource& weights) {
     TrainingSpec training = tiny_training(2);
-    training.seq_len = static_cast<int>(shape[1]), training.stack = "sextant";
+    training.seq_len = static_cast<int>(shape[1]);
+    training.stack = "sextant";
     training.compute = training.parameter = training.gradient = training.reduction =
         training.optimizer_state = Dtype::fp32;
     const ParallelPlan plan = parse_plan_key(key);
@@ -199,7 +202,8 @@ TEST_P(HuggingFace, RectanglesAreReadInPlace) {
     std::vector<double> all(static_cast<std::size_t>(whole.rows * whole.cols));
     source(whole, all);
     ModelSlice part = whole;
-    part.first_col = whole.cols / 3, part.cols = whole.cols - part.first_col;
+    part.first_col = whole.cols / 3;
+    part.cols = whole.cols - part.first_col;
     part.first_row = whole.rows / 2;  // and beyond the end, as a padded vocabulary is
     std::vector<double> values(static_cast<std::size_t>(part.real_rows() * part.cols));
     source(part, values);
@@ -214,7 +218,9 @@ TEST(HuggingFaceConfig, IsReadBackAsItWas) {
   ModelSpec scaled = tiny_model(3);
   scaled.rope_scaling = RopeScaling{};
   ModelSpec tied = tiny_model(2);
-  tied.tied_embeddings = true, tied.rope_theta = 123456.0, tied.norm_eps = 1e-6;
+  tied.tied_embeddings = true;
+  tied.rope_theta = 123456.0;
+  tied.norm_eps = 1e-6;
   for (const ModelSpec& m : {tiny_model(1), scaled, tied}) {
     const auto config = hugging_face_config(m, StoredType::bf16);
     EXPECT_EQ(model_from_hugging_face(nlohmann::json(config), m.name), m);
@@ -281,7 +287,8 @@ TEST(Sampling, StopsWhereItShould) {
   forward.restart();
   EXPECT_EQ(continue_text(forward, prompt, 4, {.temperature = 1, .seed = 5}).tokens, once);
   EXPECT_NE(error_of([&] {
-              forward.restart(), forward.extend(std::vector<std::int32_t>{67});
+              forward.restart();
+              forward.extend(std::vector<std::int32_t>{67});
             }).find("below the 67 words"),
             std::string::npos);
 }

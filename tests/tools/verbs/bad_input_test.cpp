@@ -112,6 +112,7 @@ TEST_F(BadInput, HugeFilesAreNotRead) {
     bad_file(arguments, {"huge.json", "is 200.0 MiB, expected at most 64.0 MiB"});
 }
 
+// NOLINTNEXTLINE(readability-function-size): a table of fields
 TEST_F(BadInput, FieldsOfFiles) {
   struct Case {
     const char* part;

@@ -140,6 +140,7 @@ TEST(PublicWords, MixturesOfExpertsAreNoDenseModel) {
 }
 
 // In one sentence, for --plan and --from.
+// NOLINTNEXTLINE(readability-function-size): a table of files
 TEST(PublicWords, ConfigurationsOfTrainersOnOtherFrameworks) {
   const TempDir folder;
   for (
