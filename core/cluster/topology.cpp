@@ -124,7 +124,26 @@ GroupShape Topology::beside_others(std::vector<int>& members, int repeats) const
   return repeated_group(members, std::max(1, node_gpus / in_node), repeats);
 }
 
+GroupShape Topology::queued(GroupShape shape) const {
+  const FabricSpec& fabric = impl_->spec.fabric;
+  if (shape.nodes <= 1) return shape;
+  shape.network_latency = shape.network_latency * fabric.queued_hops;
+  if (fabric.congestion.v > 0)
+    shape.network_bandwidth =
+        BytesPerSecond(1 / (1 / shape.network_bandwidth.v + shape.nodes / fabric.congestion.v));
+  return shape;
+}
+
+GroupShape Topology::replica_group(const RankGrid& grid, int stage) const {
+  return queued(group(grid, {Axis::cp, Axis::dp}, stage));
+}
+
 Topology::ShardGroups Topology::shard_groups(const RankGrid& grid, int stage, int shards) const {
+  const ShardGroups groups = groups_of_shards(grid, stage, shards);
+  return {queued(groups.shard), queued(groups.replica)};
+}
+
+Topology::ShardGroups Topology::groups_of_shards(const RankGrid& grid, int stage, int shards) const {
   RankCoord origin;
   origin.pp = stage % stage_period(grid);
   const int first = grid.rank(origin);

@@ -36,9 +36,11 @@ class Topology {
 
   // The replicas of a stage are its ranks along cp (fastest) and dp. `shards` consecutive ones share a state: their
   // group, and that of the ranks which hold the same slice.
+  // Their collectives stand in a queue (gradient reductions, parameter gathers): see FabricSpec::congestion, queued_hops.
   struct ShardGroups {
     GroupShape shard, replica;
   };
+  GroupShape replica_group(const RankGrid&, int stage) const;  // all replicas
   ShardGroups shard_groups(const RankGrid&, int stage, int shards) const;
 
   // Stages after which groups repeat, shifted by whole repetitions of the cluster: stage s has those of stage
@@ -61,6 +63,8 @@ class Topology {
   GroupShape slowest_stage_link(const RankGrid&, int stage) const;
   GroupShape repeated_group(std::span<const int> ascending, int concurrent_per_node, int repeats) const;
   GroupShape beside_others(std::vector<int>& members, int repeats) const;
+  ShardGroups groups_of_shards(const RankGrid&, int stage, int shards) const;
+  GroupShape queued(GroupShape) const;  // as a queue of collectives finds it
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -265,7 +265,7 @@ bool buckets_are_units(const ParallelPlan& plan, const StackRules& rules) {
 
 std::int64_t bucket_limit(const ParallelPlan& plan, const StackRules& rules) {
   if (buckets_are_units(plan, rules)) return 0;
-  if (!plan.overlap_grad_reduce && !reduces_every_microbatch(plan, rules)) return 0;
+  if (!overlaps_grad_reduce(plan, rules) && !reduces_every_microbatch(plan, rules)) return 0;
   if (plan.bucket_elements > 0) return plan.bucket_elements;
   return std::max(rules.bucket_elements, rules.bucket_elements_per_replica * plan.replicas());
 }
@@ -284,6 +284,10 @@ bool reduces_every_microbatch(int zero_stage, int pp, const StackRules& rules) {
 bool reduces_every_microbatch(const ParallelPlan& plan, const StackRules& rules) {
   return plan.schedule != PipelineSchedule::zero_bubble &&
          reduces_every_microbatch(plan.zero_stage, plan.pp, rules);
+}
+
+bool overlaps_grad_reduce(const ParallelPlan& plan, const StackRules& rules) {
+  return plan.overlap_grad_reduce && plan.zero_stage <= rules.grad_reduce_overlaps_to_zero;
 }
 
 bool sums_gradients_on_host(const ParallelPlan& plan, const StackRules& rules) {

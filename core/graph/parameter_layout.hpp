@@ -73,6 +73,8 @@ std::int64_t bucket_limit(const ParallelPlan&, const StackRules&);
 // an accumulator. Then a bucket ends where an op does, so that no op needs more than one of the two. Not with the
 // zero-bubble schedule, whose weight halves fill the buckets of several micro-batches at once.
 bool reduces_every_microbatch(const ParallelPlan&, const StackRules&);
+// Whether reductions run beside the backward pass: asked for, and what the stack does at the plan's ZeRO stage.
+bool overlaps_grad_reduce(const ParallelPlan&, const StackRules&);
 bool reduces_every_microbatch(int zero_stage, int pp, const StackRules&);  // with the other schedules
 // ... and are copied to the host and summed there. On one stage: copies of a tied embedding meet on devices alone.
 bool sums_gradients_on_host(const ParallelPlan&, const StackRules&);

@@ -12,7 +12,7 @@ StageLinks stage_links(const Topology& topology, const ParallelPlan& plan, const
   if (plan.tp > 1) links.tp = topology.group(grid, {Axis::tp}, stage);
   if (plan.cp > 1) links.cp = topology.group(grid, {Axis::cp}, stage);
   if (plan.pp > 1) links.next = topology.stage_link(grid, stage);
-  if (plan.replicas() > 1) links.shard = topology.group(grid, {Axis::cp, Axis::dp}, stage);
+  if (plan.replicas() > 1) links.shard = topology.replica_group(grid, stage);
   return links;
 }
 

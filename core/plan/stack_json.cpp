@@ -79,6 +79,7 @@ constexpr auto kRules = [](auto& io, auto& r) {
   io.optional("reduce_every_microbatch", r.reduce_every_microbatch);
   io.optional("zero3_reduce_every_microbatch", r.zero3_reduce_every_microbatch);
   io.optional("reduce_every_microbatch_with_pp", r.reduce_every_microbatch_with_pp);
+  io.optional("grad_reduce_overlaps_to_zero", r.grad_reduce_overlaps_to_zero, between(0, 3));
   io.optional("host_sums_gradients", r.host_sums_gradients);
   io.optional("host_parameters_are_master", r.host_parameters_are_master);
   io.optional("shards_are_master", r.shards_are_master);

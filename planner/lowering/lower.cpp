@@ -92,7 +92,7 @@ class Pipeline {
 void reduce_tied_embedding(Emitter& e, const Context& c, std::vector<StageLowering>& stages) {
   if (!c.model.tied_embeddings || c.plan.pp == 1) return;
   StageLowering &first = stages.front(), &last = stages.back();
-  const bool overlaps = c.plan.overlap_grad_reduce && c.plan.replicas() > 1;
+  const bool overlaps = overlaps_grad_reduce(c.plan, c.stack.rules) && c.plan.replicas() > 1;
   const LaneKind kind = overlaps ? LaneKind::grad_reduce : LaneKind::compute;
   Op op;
   op.role = OpRole::tied_reduce;

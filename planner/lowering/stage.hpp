@@ -209,7 +209,7 @@ class StageLowering {
   OpId sum_on_host(int bucket, OpId ready, std::uint32_t microbatch, BufferId reduced);
   OpId join_head();  // adds what the head has summed to the embedding's gradient
   bool overlaps_reduction() const {
-    return context_.plan.overlap_grad_reduce && context_.plan.replicas() > 1;
+    return overlaps_grad_reduce(context_.plan, context_.stack.rules) && context_.plan.replicas() > 1;
   }
   Op clearing(std::int64_t elements);
   void clear_padding(int bucket, const Site&);

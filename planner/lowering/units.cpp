@@ -162,7 +162,7 @@ void StageLowering::fetch(std::size_t index) {
     op.work = gather_work_[static_cast<std::size_t>(b)];
     // Gathers and reductions of one process group run on one stream: they share its links, not double them.
     const LaneKind overlapped =
-        context_.plan.overlap_grad_reduce ? LaneKind::grad_reduce : LaneKind::param_gather;
+        overlaps_grad_reduce(context_.plan, context_.stack.rules) ? LaneKind::grad_reduce : LaneKind::param_gather;
     op.lanes[0] = lane(context_.plan.overlap_param_gather ? overlapped : LaneKind::compute);
     const bool own_lane = context_.plan.overlap_param_gather;
     const bool first = last == kNoOp;  // no copy before it

@@ -31,6 +31,7 @@ double* stack_constant(StackSpec& s, const std::string& key) {
 double* fabric_constant(FabricSpec& f, const std::string& key) {
   if (key == "efficiency") return &f.efficiency;
   if (key == "latency_us") return &f.latency.v;
+  if (key == "congestion_GBps") return &f.congestion.v;
   return nullptr;
 }
 double* device_constant(DeviceSpec& d, const std::string& key) {
@@ -43,7 +44,10 @@ bool in_device_file(const std::string& key) {
 }
 // Keys carry units, values in code are SI.
 double si(const std::string& key, double value) {
-  return key.ends_with("_us") ? value * 1e-6 : key.ends_with("_ms") ? value * 1e-3 : value;
+  return key.ends_with("_us")     ? value * 1e-6
+         : key.ends_with("_ms")   ? value * 1e-3
+         : key.ends_with("_GBps") ? value * 1e9
+                                  : value;
 }
 double in_unit(const std::string& key, double value) { return value / si(key, 1.0); }
 

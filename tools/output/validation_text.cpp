@@ -224,7 +224,7 @@ void tell_unpredicted(Session& session, const std::vector<RunRow>& rows,
   }
   if (unpredicted > 0)
     say(fmt::format(
-        "warning: {} of {} row{} not predicted; --predictions OUT.csv reports why of each in its note",
+        "warning: {} of {} row{} not predicted; --predictions OUT.csv gives the reason of each in its note",
         unpredicted, rows.size(), rows.size() == 1 ? " is" : "s are"));
 }
 

@@ -182,7 +182,7 @@ ExitCode compare_with_experts(Session& session, std::span<const RunRow> rows, co
                   "faster than the experts' layout, which is more likely an error of the model; *: "
                   "with unusual features{}",
                   answers.size(), faster,
-                  none > 0 ? fmt::format("; {} without an answer: --json reports why", none) : ""));
+                  none > 0 ? fmt::format("; {} without an answer: --json gives the reason of each", none) : ""));
   return ExitCode::ok;
 }
 

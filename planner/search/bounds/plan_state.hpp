@@ -70,7 +70,7 @@ inline PlanState::PlanState(const Job& of, const ParallelPlan& its_plan, const P
       microbatches(sextant::microbatches(plan, of.training)),
       host_sums(sums_gradients_on_host(plan, rules)),
       waits(host_sums && microbatches > 1),
-      overlaps(plan.overlap_grad_reduce && plan.replicas() > 1),
+      overlaps(overlaps_grad_reduce(plan, rules) && plan.replicas() > 1),
       reduces_tied(of.model.tied_embeddings && plan.pp > 1),
       tied_reduction(tied_reduction_time(of, plan, links)),
       any_share(shares) {

@@ -208,6 +208,7 @@ class RandomJob {
     s.rules.host_parameters_are_master = coin();
     s.rules.tied_gradients_apart = coin();
     s.rules.reduce_every_microbatch_with_pp = upto(0, 3) > 0;
+    s.rules.grad_reduce_overlaps_to_zero = upto(0, 3);
     s.kernels.comm_slows_compute = coin() ? 0.0 : 0.3;
     s.kernels.compute_slows_comm = coin() ? 0.0 : 0.2;
     s.kernels.tp_hidden_share = arbitrary::share();
