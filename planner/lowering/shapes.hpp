@@ -45,7 +45,8 @@ struct Context {
   // Places for gradients that are reduced in every micro-batch. DeepSpeed, which works module by module, takes a second one
   // only to reduce beside the backward pass (stage_1_and_2.py, stage3.py: double buffers with overlap_comm).
   std::size_t gradient_ring_count() const {
-    return stack.rules.fetch_modules && !(overlaps_grad_reduce(plan, stack.rules) && plan.replicas() > 1) ? 1 : 2;
+    return stack.rules.fetch_modules && !(overlaps_grad_reduce(plan, stack.rules) && plan.replicas() > 1) ? 1
+                                                                                                          : 2;
   }
   // The bucket of an embedding that is its stage's head as well: with a ring, its gradients stay in a buffer of their own
   // until both are in. -1: none.

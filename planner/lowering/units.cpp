@@ -161,8 +161,9 @@ void StageLowering::fetch(std::size_t index) {
     op.role = OpRole::param_gather;
     op.work = gather_work_[static_cast<std::size_t>(b)];
     // Gathers and reductions of one process group run on one stream: they share its links, not double them.
-    const LaneKind overlapped =
-        overlaps_grad_reduce(context_.plan, context_.stack.rules) ? LaneKind::grad_reduce : LaneKind::param_gather;
+    const LaneKind overlapped = overlaps_grad_reduce(context_.plan, context_.stack.rules)
+                                    ? LaneKind::grad_reduce
+                                    : LaneKind::param_gather;
     op.lanes[0] = lane(context_.plan.overlap_param_gather ? overlapped : LaneKind::compute);
     const bool own_lane = context_.plan.overlap_param_gather;
     const bool first = last == kNoOp;  // no copy before it

@@ -178,11 +178,12 @@ ExitCode compare_with_experts(Session& session, std::span<const RunRow> rows, co
   session.terminal.out << table.render(session.terminal, session.common.wide);
   print_wrapped(
       session.terminal.out, session.terminal,
-      fmt::format("{} questions; in {} of them the recommendation is predicted to be more than 10 % "
-                  "faster than the experts' layout, which is more likely an error of the model; *: "
-                  "with unusual features{}",
-                  answers.size(), faster,
-                  none > 0 ? fmt::format("; {} without an answer: --json gives the reason of each", none) : ""));
+      fmt::format(
+          "{} questions; in {} of them the recommendation is predicted to be more than 10 % "
+          "faster than the experts' layout, which is more likely an error of the model; *: "
+          "with unusual features{}",
+          answers.size(), faster,
+          none > 0 ? fmt::format("; {} without an answer: --json gives the reason of each", none) : ""));
   return ExitCode::ok;
 }
 

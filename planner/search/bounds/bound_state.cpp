@@ -368,7 +368,8 @@ void StageStateTimes::count_collectives() {
   if (fetch_overlaps) collectives += of_.microbatches * fetched_;
   if (gathers_ && plan_.overlap_param_gather) collectives += all_gathers();
   if (of_.overlaps) collectives += std::max(0.0, (of_.waits ? every_ : reduced) - times_.last_overlapped);
-  times_.collective_lanes = (fetch_overlaps && overlaps_grad_reduce(plan_, of_.rules) ? 0 : (collectives > 0 ? 1 : 0)) + 1;
+  times_.collective_lanes =
+      (fetch_overlaps && overlaps_grad_reduce(plan_, of_.rules) ? 0 : (collectives > 0 ? 1 : 0)) + 1;
 }
 
 }  // namespace
