@@ -52,10 +52,15 @@ double rate(CollectiveKind kind, const GroupShape& g, const CostConstants& c) {
   return inside > 0 ? std::min(across, inside) : across;
 }
 
-// What hops between nodes cost: a hop waits until its chunk is there, and chunks of a small message are small. Seconds.
+// What hops between nodes cost: a hop waits until its chunk is there, and chunks of a small message are small. In a queue
+// the next collective fills that wait; what is left grows with the nodes. Seconds.
 double hops_time(const CollectiveWork& w, const CostConstants& c) {
   const GroupShape& g = w.group;
   const double bytes = static_cast<double>(w.bytes.v), latency = g.network_latency.v;
+  if (g.queued_bandwidth.v > 0 && g.queued_latency.v > 0) {
+    const double passes = w.kind == CollectiveKind::all_reduce ? 2 : 1;
+    return passes * g.nodes / (g.queued_bandwidth.v / bytes + 1 / g.queued_latency.v);
+  }
   double hops = ring_steps(w.kind, g.size);
   if (w.kind == CollectiveKind::all_reduce)
     hops = std::min(hops, c.network_hops_per_node * (g.in_network ? 2 : g.nodes));

@@ -18,8 +18,8 @@ class Mixed {
   }
   Mixed& operator<<(const GroupShape& g) {
     return *this << g.size << g.nodes << g.ranks_per_node << g.node_bandwidth.v << g.network_bandwidth.v
-                 << g.node_latency.v << g.network_latency.v << g.network_start.v << g.switched << g.in_switch
-                 << g.in_network << g.reduces_inside;
+                 << g.node_latency.v << g.network_latency.v << g.network_start.v << g.queued_bandwidth.v
+                 << g.queued_latency.v << g.switched << g.in_switch << g.in_network << g.reduces_inside;
   }
   std::size_t hash() const { return hash_; }
 

@@ -65,7 +65,7 @@ constexpr auto kFabricFields = [](auto& io, auto& f) {
   io.required("latency_us", f.latency, from_zero(1e6));
   io.optional("start_us", f.start, from_zero(1e6));
   io.optional("congestion_GBps", f.congestion, from_zero(1e6));
-  io.optional("queued_hops", f.queued_hops, between(0, 1));
+  io.optional("queued_latency_us", f.queued_latency, from_zero(1e6));
   io.optional("leaf_nodes", f.leaf_nodes, between(0, kMaxNodes));
   io.optional("oversubscription", f.oversubscription, between(1, 1000));
   io.optional("rails", f.rails);

@@ -69,10 +69,11 @@ struct FabricSpec {
   double efficiency = 0.8;   // reachable share of nominal for large messages
   Seconds latency;           // one hop of a ring between nodes, as collectives see it
   Seconds start;             // of a collective between nodes, beyond what one inside a node takes
-  BytesPerSecond
-      congestion;  // over the nodes of a group: what its rate comes down to as nodes are added; 0 = never
-  double queued_hops = 1;  // share of its hops that a collective waits for which follows another of its kind
-  int leaf_nodes = 0;      // nodes under one leaf switch; 0 = one level
+  // Of collectives that follow each other, each node adds the time of the message at `congestion` (twice that of an all-reduce), and never more than
+  // `queued_latency`, where others wait for their hops. 0: they wait as well.
+  BytesPerSecond congestion;
+  Seconds queued_latency;
+  int leaf_nodes = 0;             // nodes under one leaf switch; 0 = one level
   double oversubscription = 1.0;  // of leaf uplinks: 1 = full bisection, 2 = half, ...; needs leaf_nodes
   bool rails = true;              // NIC i of every node meets on rail i
   bool in_network = false;        // SHARP

@@ -127,10 +127,8 @@ GroupShape Topology::beside_others(std::vector<int>& members, int repeats) const
 GroupShape Topology::queued(GroupShape shape) const {
   const FabricSpec& fabric = impl_->spec.fabric;
   if (shape.nodes <= 1) return shape;
-  shape.network_latency = shape.network_latency * fabric.queued_hops;
-  if (fabric.congestion.v > 0)
-    shape.network_bandwidth =
-        BytesPerSecond(1 / (1 / shape.network_bandwidth.v + shape.nodes / fabric.congestion.v));
+  shape.queued_bandwidth = fabric.congestion;
+  shape.queued_latency = fabric.queued_latency;
   return shape;
 }
 

@@ -36,7 +36,7 @@ class Topology {
 
   // The replicas of a stage are its ranks along cp (fastest) and dp. `shards` consecutive ones share a state: their
   // group, and that of the ranks which hold the same slice.
-  // Their collectives stand in a queue (gradient reductions, parameter gathers): see FabricSpec::congestion, queued_hops.
+  // Their collectives stand in a queue (gradient reductions, parameter gathers): see FabricSpec::congestion.
   struct ShardGroups {
     GroupShape shard, replica;
   };

@@ -265,7 +265,7 @@ bool buckets_are_units(const ParallelPlan& plan, const StackRules& rules) {
 
 std::int64_t bucket_limit(const ParallelPlan& plan, const StackRules& rules) {
   if (buckets_are_units(plan, rules)) return 0;
-  if (!overlaps_grad_reduce(plan, rules) && !reduces_every_microbatch(plan, rules)) return 0;
+  if (!plan.overlap_grad_reduce && !reduces_every_microbatch(plan, rules)) return 0;
   if (plan.bucket_elements > 0) return plan.bucket_elements;
   return std::max(rules.bucket_elements, rules.bucket_elements_per_replica * plan.replicas());
 }

@@ -39,6 +39,7 @@ std::string group_text(const GroupShape& g) {
   out += link_text("in", g.node_bandwidth, g.node_latency);
   out += link_text("out", g.network_bandwidth, g.network_latency);
   if (g.network_start.v != 0) out += fmt::format(" start{}us", decimal(g.network_start.v, 6));
+  out += link_text("queued", g.queued_bandwidth, g.queued_latency);
   if (g.switched) out += " switched";
   if (g.in_switch) out += " in_switch";
   if (g.in_network) out += " in_network";
@@ -162,6 +163,7 @@ class KeyReader {
     link("in", g.node_bandwidth, g.node_latency);
     link("out", g.network_bandwidth, g.network_latency);
     start(g.network_start);
+    link("queued", g.queued_bandwidth, g.queued_latency);
     g.switched = take("switched");
     g.in_switch = take("in_switch");
     g.in_network = take("in_network");

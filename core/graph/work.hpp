@@ -137,8 +137,8 @@ using Work = std::variant<BlockWork, CollectiveWork, TransferWork, CopyWork, Sta
 //   transfer NB GROUP
 //   copy device_to_host|host_to_device NB
 //   state update|norm|accumulate|zero nN PARAMETER_DTYPE GRADIENT_DTYPE [host]
-//   GROUP: gN nodesN perN [inXGBps/Yus] [outXGBps/Yus] [startXus] [switched] [in_switch]
-//       [in_network] [reduces_inside]
+//   GROUP: gN nodesN perN [inXGBps/Yus] [outXGBps/Yus] [startXus] [queuedXGBps/Yus]
+//       [switched] [in_switch] [in_network] [reduces_inside]
 //       ranks, nodes, ranks per node, links inside a node and between nodes; a pair of zeros is left out
 //
 //   "attention forward bf16 b1 q2048 k2048 h5120 a40 kv40 d128 tp1"

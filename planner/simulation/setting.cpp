@@ -32,6 +32,7 @@ double* fabric_constant(FabricSpec& f, const std::string& key) {
   if (key == "efficiency") return &f.efficiency;
   if (key == "latency_us") return &f.latency.v;
   if (key == "congestion_GBps") return &f.congestion.v;
+  if (key == "queued_latency_us") return &f.queued_latency.v;
   return nullptr;
 }
 double* device_constant(DeviceSpec& d, const std::string& key) {

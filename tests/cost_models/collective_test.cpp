@@ -68,6 +68,34 @@ TEST(Collective, SeveralNodesWaitNoLessThanOne) {
     }
 }
 
+// In a queue each node adds the message's time at one rate, and at most a latency, in place of hops: 16 nodes, 1000 GB/s, 250 us.
+TEST(Collective, NodesOfAQueueAddTheirShare) {
+  const ClusterSpec c = test::h100_cluster();
+  const Machine m = machine_of(c);
+  GroupShape g;
+  g.size = g.nodes = 16;
+  g.network_bandwidth = BytesPerSecond(25e9);
+  g.network_latency = Seconds(40e-6);
+  GroupShape queued = g;
+  queued.queued_bandwidth = BytesPerSecond(1000e9);
+  queued.queued_latency = Seconds(250e-6);
+  g.network_latency = {};
+  const auto added = [&](CollectiveKind kind, std::int64_t bytes) {
+    const auto seconds = [&](const GroupShape& group) {
+      return price_collective({kind, Bytes(bytes), group}, m).duration.v;
+    };
+    return seconds(queued) - seconds(g);
+  };
+  constexpr std::int64_t kSmall = 10'000'000, kHalf = 250'000'000, kLarge = 250'000'000'000;
+  const double start =
+      added(CollectiveKind::all_gather, 1);  // what ranks of a node wait for covers the first of it
+  EXPECT_NEAR(added(CollectiveKind::all_gather, kHalf), 16 * 125e-6, 2e-4);
+  EXPECT_NEAR(added(CollectiveKind::all_gather, kLarge), 16 * 250e-6, 2e-4);
+  EXPECT_NEAR(added(CollectiveKind::all_reduce, kHalf), 2 * 16 * 125e-6, 2e-4);
+  EXPECT_LT(added(CollectiveKind::all_gather, kSmall), 16 * 10e-6);
+  EXPECT_NEAR(start, 0, 1e-6);
+}
+
 TEST(Collective, HiddenShareIsExposedTheRest) {
   const ClusterSpec c = test::h100_cluster();
   const Machine m = machine_of(c);

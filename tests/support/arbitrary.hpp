@@ -122,6 +122,10 @@ inline GroupShape group() {
   g.node_latency = Seconds(share() * 1e-4);
   g.network_latency = Seconds(share() * 1e-4);
   g.network_start = Seconds(*rc::gen::arbitrary<bool>() ? share() * 1e-4 : 0);
+  if (*rc::gen::arbitrary<bool>()) {
+    g.queued_bandwidth = BytesPerSecond(1e9 + share() * 1e12);
+    g.queued_latency = Seconds(share() * 1e-3);
+  }
   g.switched = *rc::gen::arbitrary<bool>();
   g.in_switch = *rc::gen::arbitrary<bool>();
   g.in_network = *rc::gen::arbitrary<bool>();

@@ -63,7 +63,7 @@ constexpr Bound kBounds[] = {{"aleph_alpha", 4.8, 3.8, 1.3, 10, 0.73, 3, 1.9, 0.
                              {"megatron_llama", 4.5, 4.6, 2.3, 7.2, -1, 0, 0, 0.85, -1},
                              {"megatron_lm", 4.5, 3.2, 3.0, 12.4, -1, 0, 0, 0.9, -1},
                              {"modalities", 6.1, 3.8, 1.4, 12.6, 0.8, 0.6, 0.1, 0.88, -1},
-                             {"nanotron", 6.9, 3.9, 0.5, 16.6, 0.78, 6.2, 0.4, 0.88, 0.9},
+                             {"nanotron", 7.1, 4.3, 0.7, 16.3, 0.78, 5.9, 0.4, 0.88, 0.9},
                              {"nvidia_dgxc", 3.8, 2.5, 1.3, 8.7, -1, 0, 0, 0.91, -1},
                              {"nvidia_megatron_bridge", 5.2, 4.2, 1.3, 9, 0.55, 0.1, 0.1, 0.92, 0.75},
                              {"nvidia_nemo", 4.2, 3.6, 3.4, 7.2, -1, 0, 0, 0.95, -1},
@@ -134,9 +134,9 @@ TEST(Accuracy, AllSourcesReachTheGoals) {
   EXPECT_LE(error / sources, 4.4);
   EXPECT_LE(peaks_error / peaks_of, 5.1);
   EXPECT_GE(tau / groups, 0.8);
-  // The musts are 2.5 and 0.3. Of the 2.26, one erratic run of nanotron (nt-0348, measured at twice what its neighbours need)
+  // The musts are 2.5 and 0.3. Of the 2.18, one erratic run of nanotron (nt-0348, measured at twice what its neighbours need)
   // is 1.35. A false alarm of memory (Aleph Alpha's 13 B, said to need 81.2 GiB) costs 0.2 and 0.2.
-  EXPECT_LE(regret / groups, 2.3);
+  EXPECT_LE(regret / groups, 2.2);
   EXPECT_LE(regret_3 / groups, 0.3);
   EXPECT_GE(right, 0.95 * (right + missed));
   EXPECT_GE(right, 0.955 * (right + wrong));
