@@ -276,6 +276,12 @@ void check_together(const ClusterSpec& c, std::vector<Problem>& problems) {
     add("fabric.oversubscription", fmt::format("{:g}", c.fabric.oversubscription),
         "1 without fabric.leaf_nodes",
         "it acts between leaves: set fabric.leaf_nodes to the number of nodes under one leaf switch");
+  if ((c.fabric.congestion.v > 0) != (c.fabric.queued_latency.v > 0)) {
+    const bool rate = c.fabric.congestion.v > 0;
+    add(rate ? "fabric.queued_latency_us" : "fabric.congestion_GBps", "0",
+        fmt::format("above 0 beside fabric.{}", rate ? "congestion_GBps" : "queued_latency_us"),
+        "queues of collectives take both, or neither");
+  }
   for (std::size_t i = 0; i < c.defects.size(); ++i)
     check_defect(
         c, c.defects[i],

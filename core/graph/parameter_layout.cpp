@@ -265,8 +265,9 @@ bool buckets_are_units(const ParallelPlan& plan, const StackRules& rules) {
 
 std::int64_t bucket_limit(const ParallelPlan& plan, const StackRules& rules) {
   if (buckets_are_units(plan, rules)) return 0;
-  if (!plan.overlap_grad_reduce && !reduces_every_microbatch(plan, rules)) return 0;
-  if (plan.bucket_elements > 0) return plan.bucket_elements;
+  const bool hold_up = plan.zero_stage > rules.grad_reduce_overlaps_to_zero;
+  if (!plan.overlap_grad_reduce && !hold_up && !reduces_every_microbatch(plan, rules)) return 0;
+  if (plan.bucket_elements > 0 && !hold_up) return plan.bucket_elements;
   return std::max(rules.bucket_elements, rules.bucket_elements_per_replica * plan.replicas());
 }
 

@@ -94,7 +94,8 @@ struct StackRules {
   bool reduce_every_microbatch = false;  // ZeRO-2: reduce-scatter in each backward instead of the last
   bool zero3_reduce_every_microbatch = true;
   bool reduce_every_microbatch_with_pp = true;  // false: in the last one, with pipeline stages
-  // The highest ZeRO stage whose overlapped reductions run beside the backward pass; those above hold it up all the same.
+  // The highest ZeRO stage whose overlapped reductions run beside the backward pass; those above hold it up,
+  // asked for or not, in the stack's own buckets (what others would gain there no run has shown).
   int grad_reduce_overlaps_to_zero = 3;
   // With all of the optimizer state on the host, gradients that are reduced in every micro-batch are copied there at once; those
   // of the second and later ones are added there, which the launching thread waits for (FSDP2: foreach_reduce). Otherwise

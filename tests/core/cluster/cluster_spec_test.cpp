@@ -139,6 +139,11 @@ TEST(ClusterSpec, DefectsAndOversubscriptionThatWouldBeInertAreRefused) {
   EXPECT_TELLS(with({{"oversubscription", 4}}, nullptr),
                "fabric.oversubscription: found 4, expected 1 without fabric.leaf_nodes");
   EXPECT_EQ(with({{"oversubscription", 4}, {"leaf_nodes", 2}}, nullptr), "");
+  EXPECT_TELLS(with({{"congestion_GBps", 900}}, nullptr),
+               "fabric.queued_latency_us: found 0, expected above 0");
+  EXPECT_TELLS(with({{"queued_latency_us", 200}}, nullptr),
+               "fabric.congestion_GBps: found 0, expected above 0");
+  EXPECT_EQ(with({{"congestion_GBps", 900}, {"queued_latency_us", 200}}, nullptr), "");
   EXPECT_EQ(with({{"leaf_nodes", 2}}, {{"leaf", 3}, {"network_factor", 0.5}}), "");
   EXPECT_EQ(with({{"leaf_nodes", 2}}, {{"leaf", 3}, {"nic", 7}, {"network_factor", 0.5}}), "");
   EXPECT_EQ(with(json::object(), {{"node", 3}, {"nic", 7}, {"network_factor", 0.5}}), "");
