@@ -239,7 +239,7 @@ class KeyReader {
     return words_[at_++];
   }
   [[noreturn]] void fail(std::string_view found, std::string expected, std::string hint = "") const {
-    throw ConfigError(Problem{"", fmt::format("work key \"{}\"", key_.substr(0, 200)),
+    throw ConfigError(Problem{"", fmt::format("operation key \"{}\"", key_.substr(0, 200)),
                               fmt::format("'{}'", found), std::move(expected), std::move(hint)});
   }
 

@@ -92,6 +92,10 @@ std::recursive_mutex& order() {  // what the log says happened in this order
   return *mutex;
 }
 
+int refused(int error) {
+  errno = error;
+  return -1;
+}
 template <class F>
 F* real(const char* name) {
   return reinterpret_cast<F*>(::dlsym(RTLD_NEXT, name));
@@ -189,7 +193,7 @@ template <class F>
 ssize_t written(int fd, std::size_t size, off_t at, F f) {  // at: -1 where the file stands
   const std::string path = path_of(fd);
   const int fate = verdict(Call::write, path);
-  if (fate > 0) return errno = fate, -1;
+  if (fate > 0) return refused(fate);
   const std::lock_guard guard(order());
   const ssize_t n = f(fate == kShort && size > 1 ? size / 2 : size);
   if (power() && n > 0 && counts(path))
@@ -201,7 +205,7 @@ template <class F>
 int synced(int fd, F f) {
   const std::string path = path_of(fd);
   const int fate = verdict(Call::sync, path);
-  if (fate > 0) return errno = fate, -1;
+  if (fate > 0) return refused(fate);
   static long done = 0;
   const std::lock_guard guard(order());
   if (settings().lie > 0 && counts(path) && ++done >= settings().lie) return 0;
@@ -287,7 +291,7 @@ FOPEN(fopen64)
 
 ssize_t read(int fd, void* to, size_t size) {
   const int fate = verdict(Call::read, path_of(fd));
-  if (fate > 0) return errno = fate, -1;
+  if (fate > 0) return refused(fate);
   return REAL(read)(fd, to, fate == kShort && size > 1 ? size / 2 : size);
 }
 ssize_t write(int fd, const void* from, size_t size) {

@@ -85,7 +85,7 @@ std::filesystem::path Session::presets() const { return find_presets(common.pres
 
 void print_json(Session& session, const std::string& verb, const nlohmann::ordered_json& fields) {
   // docs/json.md says what the second versions changed.
-  const char* version = verb == "plan" || verb == "explain" ? "/2" : "/1";
+  const char* version = verb == "explain" ? "/3" : verb == "plan" ? "/2" : "/1";
   nlohmann::ordered_json answer = {{"schema", "sextant." + verb + version}};
   answer.update(with_former_keys(fields));
   session.terminal.out << answer.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)

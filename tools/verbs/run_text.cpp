@@ -21,7 +21,7 @@ std::string heading(const Runnable& runnable) {
                      runnable.graph().ops.size(),
                      !runnable.profile()
                          ? "predicted from the cluster file alone"
-                         : fmt::format("{} of {} kinds of work predicted from {}{}; the expected step: {}",
+                         : fmt::format("{} of {} kinds predicted from {}{}; the expected step: {}",
                                        runnable.works_measured(), works, runnable.profile()->file,
                                        runnable.works_measured() > 0 ? "" : ", a profile of other plans",
                                        shares_text(*runnable.predicted_from())));

@@ -341,14 +341,19 @@ extern "C" {
 std::size_t cudnnGetVersion() { return CUDNN_VERSION; }
 const char* cudnnGetErrorString(cudnnStatus_t) { return "an error of cuDNN"; }
 void cudnnGetLastErrorString(char* text, std::size_t bytes) { std::memset(text, 0, bytes); }
-cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) { return *handle = new cudnnContext, CUDNN_STATUS_SUCCESS; }
+cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+  *handle = new cudnnContext;
+  return CUDNN_STATUS_SUCCESS;
+}
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
-  return handle->stream = stream, CUDNN_STATUS_SUCCESS;
+  handle->stream = stream;
+  return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                            cudnnBackendDescriptor_t* made) {
-  return *made = new Descriptor{.type = type}, CUDNN_STATUS_SUCCESS;
+  *made = new Descriptor{.type = type};
+  return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t d) {
   return delete static_cast<Descriptor*>(d), CUDNN_STATUS_SUCCESS;

@@ -91,9 +91,18 @@ std::size_t bytes_of(CUpti_ActivityKind kind) {
 
 extern "C" {
 
-CUptiResult cuptiGetVersion(std::uint32_t* version) { return *version = CUPTI_API_VERSION, CUPTI_SUCCESS; }
-CUptiResult cuptiGetResultString(CUptiResult, const char** text) { return *text = "an error", CUPTI_SUCCESS; }
-CUptiResult cuptiGetTimestamp(std::uint64_t* ns) { return *ns = emulation::now_ns(), CUPTI_SUCCESS; }
+CUptiResult cuptiGetVersion(std::uint32_t* version) {
+  *version = CUPTI_API_VERSION;
+  return CUPTI_SUCCESS;
+}
+CUptiResult cuptiGetResultString(CUptiResult, const char** text) {
+  *text = "an error";
+  return CUPTI_SUCCESS;
+}
+CUptiResult cuptiGetTimestamp(std::uint64_t* ns) {
+  *ns = emulation::now_ns();
+  return CUPTI_SUCCESS;
+}
 
 CUptiResult cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc r,
                                            CUpti_BuffersCallbackCompleteFunc c) {
@@ -139,7 +148,8 @@ CUptiResult cuptiActivityFlushAll(std::uint32_t) {
 CUptiResult cuptiActivityGetNextRecord(std::uint8_t* buffer, std::size_t valid, CUpti_Activity** record) {
   auto* next = *record ? reinterpret_cast<std::uint8_t*>(*record) + bytes_of((*record)->kind) : buffer;
   if (next >= buffer + valid) return CUPTI_ERROR_MAX_LIMIT_REACHED;
-  return *record = reinterpret_cast<CUpti_Activity*>(next), CUPTI_SUCCESS;
+  *record = reinterpret_cast<CUpti_Activity*>(next);
+  return CUPTI_SUCCESS;
 }
 CUptiResult cuptiActivityGetNumDroppedRecords(CUcontext, std::uint32_t, std::size_t* n) {
   const std::lock_guard lock(mutex);

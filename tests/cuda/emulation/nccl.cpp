@@ -235,7 +235,10 @@ void emulation::break_links() {
 
 extern "C" {
 
-ncclResult_t ncclGetVersion(int* version) { return *version = NCCL_VERSION_CODE, ncclSuccess; }
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
 const char* ncclGetErrorString(ncclResult_t result) {
   return result == ncclRemoteError ? "remote process exited" : "an error of NCCL";
 }

@@ -15,20 +15,28 @@ bool begun = false;
 int clock_of(const void* device, unsigned which, unsigned* mhz, unsigned sm, unsigned memory) {
   if (!begun || !device || !mhz) return kInvalidArgument;
   if (which != kSmClock && which != kMemoryClock) return kInvalidArgument;
-  return *mhz = which == kSmClock ? sm : memory, kSuccess;
+  *mhz = which == kSmClock ? sm : memory;
+  return kSuccess;
 }
 }  // namespace
 
 extern "C" {
 
-int nvmlInit_v2() { return begun = true, kSuccess; }
-int nvmlShutdown() { return begun = false, kSuccess; }
+int nvmlInit_v2() {
+  begun = true;
+  return kSuccess;
+}
+int nvmlShutdown() {
+  begun = false;
+  return kSuccess;
+}
 const char* nvmlErrorString(int) { return "emulated error"; }
 int nvmlDeviceGetHandleByPciBusId_v2(const char* address, void** device) {
   unsigned domain = 0, bus = 0;
   if (!begun || std::sscanf(address, "%x:%x:", &domain, &bus) != 2) return kInvalidArgument;
   if (bus >= emulation::kGpus) return kNotFound;
-  return *device = &gpus[bus], kSuccess;
+  *device = &gpus[bus];
+  return kSuccess;
 }
 int nvmlSystemGetDriverVersion(char* text, unsigned bytes) {
   return std::snprintf(text, bytes, "999.1") < static_cast<int>(bytes) ? kSuccess : kInvalidArgument;
@@ -42,8 +50,14 @@ int nvmlDeviceGetMaxClockInfo(void* device, unsigned which, unsigned* mhz) {
 int nvmlDeviceGetTemperature(void*, unsigned sensor, unsigned* celsius) {
   return sensor == 0 ? (*celsius = 45, kSuccess) : kInvalidArgument;
 }
-int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) { return *milliwatts = 350'000, kSuccess; }
-int nvmlDeviceGetEnforcedPowerLimit(void*, unsigned* milliwatts) { return *milliwatts = 700'000, kSuccess; }
+int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
+  *milliwatts = 350'000;
+  return kSuccess;
+}
+int nvmlDeviceGetEnforcedPowerLimit(void*, unsigned* milliwatts) {
+  *milliwatts = 700'000;
+  return kSuccess;
+}
 // nvmlMemory_t: total, free, used. A context is there once something has been allocated.
 int nvmlDeviceGetMemoryInfo(void*, unsigned long long* memory) {
   const auto total = static_cast<unsigned long long>(emulation::kMemory),
@@ -53,6 +67,7 @@ int nvmlDeviceGetMemoryInfo(void*, unsigned long long* memory) {
   return memory[1] = total - memory[2], kSuccess;
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* reasons) {
-  return *reasons = kPowerCap, kSuccess;
+  *reasons = kPowerCap;
+  return kSuccess;
 }
 }

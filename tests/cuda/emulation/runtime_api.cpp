@@ -14,11 +14,18 @@ const char* cudaGetErrorString(cudaError_t error) {
   text = "error " + std::to_string(static_cast<int>(error));
   return text.c_str();
 }
-cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) { return *count = kGpus, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = kGpus;
+  return cudaSuccess;
+}
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= kGpus) return machine().fail(cudaErrorInvalidDevice, "cudaSetDevice");
-  return device_of_thread = device, cudaSuccess;
+  device_of_thread = device;
+  return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {};
@@ -36,7 +43,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
   if (what == cudaDevAttrComputeCapabilityMinor) return *value = 0, cudaSuccess;
   if (what != cudaDevAttrMaxSharedMemoryPerBlockOptin)
     return machine().fail(cudaErrorInvalidValue, "cudaDeviceGetAttribute");
-  return *value = static_cast<int>(kMostShared), cudaSuccess;
+  *value = static_cast<int>(kMostShared);
+  return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
   std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02x:00.0", device);
@@ -97,7 +105,8 @@ cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
   if (const auto e = chosen("cudaStreamCreate"); e != cudaSuccess) return e;
-  return *s = machine().make_stream(), cudaSuccess;
+  *s = machine().make_stream();
+  return cudaSuccess;
 }
 cudaError_t cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithFlags(s, 0); }
 cudaError_t cudaStreamDestroy(cudaStream_t s) { return machine().destroy_stream(s), cudaSuccess; }
@@ -152,7 +161,8 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) 
     return machine().fail(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime: events without a time");
   if (!machine().reached(begin->mark) || !machine().reached(end->mark))
     return machine().fail(cudaErrorNotReady, "");
-  return *ms = static_cast<float>(end->mark->at_ms - begin->mark->at_ms), cudaSuccess;
+  *ms = static_cast<float>(end->mark->at_ms - begin->mark->at_ms);
+  return cudaSuccess;
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
@@ -160,7 +170,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
   if (s->captured) return machine().fail(cudaErrorIllegalState, "a stream is captured twice");
   s->captured.emplace();
   s->spoilt = false;
-  return capturing = s, cudaSuccess;
+  capturing = s;
+  return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
   if (!s->captured) return machine().fail(cudaErrorIllegalState, "a stream that is not captured");
@@ -171,10 +182,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
   capturing = nullptr;
   *graph = nullptr;
   if (s->spoilt) return machine().fail(cudaErrorStreamCaptureInvalidated, "the capture was spoilt");
-  return *graph = new CUgraph_st{std::move(entries)}, cudaSuccess;
+  *graph = new CUgraph_st{std::move(entries)};
+  return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
-  return *made = new CUgraphExec_st{graph->entries}, cudaSuccess;
+  *made = new CUgraphExec_st{graph->entries};
+  return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return delete graph, cudaSuccess; }

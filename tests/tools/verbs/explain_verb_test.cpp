@@ -42,7 +42,7 @@ Json explanation(std::vector<std::string> more) {
 TEST(Explain, VerdictsHaveNumbersThatSum) {
   const Json j = explanation({"--daring", "--why", "tp4.pp4.z1.mbs1.full", "--why", "tp1.z0.mbs16", "--why",
                               "tp3.pp2", "--why", "tp16.pp4.dp2"});
-  EXPECT_EQ(j.at("schema"), "sextant.explain/2");
+  EXPECT_EQ(j.at("schema"), "sextant.explain/3");
   std::uint64_t sum = 0;
   for (const auto& [name, count] : j.at("outcomes").items()) sum += count.get<std::uint64_t>();
   EXPECT_EQ(sum, j.at("space").get<std::uint64_t>());
