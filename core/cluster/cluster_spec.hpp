@@ -69,8 +69,8 @@ struct FabricSpec {
   double efficiency = 0.8;   // reachable share of nominal for large messages
   Seconds latency;           // one hop of a ring between nodes, as collectives see it
   Seconds start;             // of a collective between nodes, beyond what one inside a node takes
-  // Of collectives that follow each other, each node adds the time of the message at `congestion` (twice that of an all-reduce), and never more than
-  // `queued_latency`, where others wait for their hops. 0: they wait as well.
+  // Of collectives that follow each other: each node adds the message's time at `congestion`, and never more than
+  // `queued_latency` (both twice in an all-reduce), in place of hops. 0: they wait for their hops as others do.
   BytesPerSecond congestion;
   Seconds queued_latency;
   int leaf_nodes = 0;             // nodes under one leaf switch; 0 = one level

@@ -19,9 +19,10 @@ struct GroupShape {
   Seconds node_latency;              // one hop inside the node
   Seconds network_latency;           // one hop between nodes
   Seconds network_start;             // of a collective between nodes, beyond what one inside a node takes
-  BytesPerSecond
-      queued_bandwidth;         // in a queue of collectives: each node adds the message's time at this rate,
-  Seconds queued_latency;       // and no more than this, in place of its hops; 0 and 0 elsewhere
+  // In a queue of collectives each node adds the message's time at this rate, and no more than this latency, in place of
+  // hops; 0 and 0 elsewhere.
+  BytesPerSecond queued_bandwidth;
+  Seconds queued_latency;
   bool switched = false;        // NVSwitch (all-to-all) rather than a mesh or PCIe
   bool in_switch = false;       // the switch inside a node can reduce (NVLS)
   bool in_network = false;      // those between nodes can (SHARP)

@@ -263,11 +263,17 @@ bool buckets_are_units(const ParallelPlan& plan, const StackRules& rules) {
   return plan.zero_stage >= 3 || plan.parameter_offload || (plan.zero_stage == 2 && rules.zero2_by_units);
 }
 
+namespace {
+bool may_overlap_grad_reduce(const ParallelPlan& plan, const StackRules& rules) {
+  return plan.zero_stage <= rules.grad_reduce_overlaps_to_zero;
+}
+}  // namespace
+
 std::int64_t bucket_limit(const ParallelPlan& plan, const StackRules& rules) {
   if (buckets_are_units(plan, rules)) return 0;
-  const bool hold_up = plan.zero_stage > rules.grad_reduce_overlaps_to_zero;
-  if (!plan.overlap_grad_reduce && !hold_up && !reduces_every_microbatch(plan, rules)) return 0;
-  if (plan.bucket_elements > 0 && !hold_up) return plan.bucket_elements;
+  const bool may_overlap = may_overlap_grad_reduce(plan, rules);
+  if (!plan.overlap_grad_reduce && may_overlap && !reduces_every_microbatch(plan, rules)) return 0;
+  if (plan.bucket_elements > 0 && may_overlap) return plan.bucket_elements;
   return std::max(rules.bucket_elements, rules.bucket_elements_per_replica * plan.replicas());
 }
 
@@ -288,7 +294,7 @@ bool reduces_every_microbatch(const ParallelPlan& plan, const StackRules& rules)
 }
 
 bool overlaps_grad_reduce(const ParallelPlan& plan, const StackRules& rules) {
-  return plan.overlap_grad_reduce && plan.zero_stage <= rules.grad_reduce_overlaps_to_zero;
+  return plan.overlap_grad_reduce && may_overlap_grad_reduce(plan, rules);
 }
 
 bool sums_gradients_on_host(const ParallelPlan& plan, const StackRules& rules) {

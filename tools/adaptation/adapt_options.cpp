@@ -9,10 +9,9 @@ void add_adapt_options(CLI::App& app, AdaptOptions& o) {
       app,
       {.flag = "--adapt",
        .metavar = "",
-       .text =
-           "try a few layouts in the first steps and keep the best measured; then watch every step, "
-           "and change "
-           "the layout when the machine has changed and a change pays (adaptation.jsonl gives the reason)"},
+       .text = "try a few layouts in the first steps and keep the best measured; then watch every step, and "
+               "change the layout when the machine has changed and a change pays (adaptation.jsonl gives the "
+               "reason)"},
       o.adapt);
   add_number(app,
              {.flag = "--adapt-budget",

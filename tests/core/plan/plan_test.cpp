@@ -6,6 +6,7 @@
 
 #include "core/plan/parallel_plan.hpp"
 #include "core/plan/plan_key.hpp"
+#include "tests/core/plan/refusal.hpp"
 #include "tests/support/arbitrary.hpp"
 
 namespace sextant {
@@ -268,19 +269,8 @@ RC_GTEST_PROP(RankGrid, RanksAndCoordinatesAreABijection, ()) {
   RC_ASSERT(std::set<int>(members.begin(), members.end()) == seen);
 }
 
-ModelSpec llama_13b() {
-  ModelSpec m;
-  m.n_layers = 40;
-  m.hidden = 5120;
-  m.n_heads = m.n_kv_heads = 40;
-  m.head_dim = 128;
-  m.ffn_hidden = 13824;
-  m.vocab_size = 32000;
-  return m;
-}
-
 TEST(ValidatePlan, AcceptsALawfulPlan) {
-  EXPECT_TRUE(validate(parse_plan_key("tp4.pp8.vp5.cp1.dp2.z1.mbs1.sel"), llama_13b(), {}).empty());
+  EXPECT_TRUE(validate(parse_plan_key("tp4.pp8.vp5.cp1.dp2.z1.mbs1.sel"), llama13b(), {}).empty());
 }
 
 // Each row breaks one rule; the key of a reported problem is named beside it.
@@ -307,7 +297,7 @@ TEST(ValidatePlan, NamesEveryBrokenRule) {
       {"pp8.vp2.dp256", "pp"},  // 4 micro-batches
   };
   for (const auto& [key, expected] : rows) {
-    const auto problems = validate(parse_plan_key(key), llama_13b(), {});
+    const auto problems = validate(parse_plan_key(key), llama13b(), {});
     const bool named =
         std::any_of(problems.begin(), problems.end(), [&](const Problem& p) { return p.key == expected; });
     EXPECT_TRUE(named) << key << ": " << (problems.empty() ? "accepted" : to_string(problems.front()));
@@ -317,15 +307,15 @@ TEST(ValidatePlan, NamesEveryBrokenRule) {
 TEST(ValidatePlan, SurvivesAbsurdFields) {
   ParallelPlan p;
   p.tp = 0;
-  EXPECT_FALSE(validate(p, llama_13b(), {}).empty());
+  EXPECT_FALSE(validate(p, llama13b(), {}).empty());
   p.tp = p.pp = p.dp = p.cp = p.vp = 1 << 20;
-  EXPECT_FALSE(validate(p, llama_13b(), {}).empty());
+  EXPECT_FALSE(validate(p, llama13b(), {}).empty());
   p = {};
   p.axis_order = {Axis::tp, Axis::tp, Axis::dp, Axis::pp};
-  EXPECT_FALSE(validate(p, llama_13b(), {}).empty());
+  EXPECT_FALSE(validate(p, llama13b(), {}).empty());
   p = {};
   p.optimizer_offload = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_FALSE(validate(p, llama_13b(), {}).empty());
+  EXPECT_FALSE(validate(p, llama13b(), {}).empty());
   EXPECT_TRUE(validate(ParallelPlan{}, ModelSpec{}, {}).empty());  // the model has its own validate
 }
 

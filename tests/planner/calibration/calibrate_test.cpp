@@ -10,6 +10,7 @@
 #include "planner/calibration/calibration_uncertainty.hpp"
 #include "planner/calibration/fit_problem.hpp"
 #include "planner/validation/validate.hpp"
+#include "tests/planner/calibration/small_row.hpp"
 #include "tests/support/measured.hpp"
 #include "tests/support/temp_dir.hpp"
 
@@ -17,26 +18,8 @@ namespace sextant {
 namespace {
 
 RunRow run_of(int hidden, int micro_batch, int tp) {
-  RunRow r;
-  r.run_id = "twin";
-  r.source = "twin";
-  r.framework = "Megatron-LM";
-  r.date = "2023";
-  r.model.n_layers = 8;
-  r.model.hidden = hidden;
-  r.model.n_heads = r.model.n_kv_heads = hidden / 128;
-  r.model.head_dim = 128;
-  r.model.ffn_hidden = 3 * hidden;
-  r.model.vocab_size = 32000;
-  r.training.seq_len = 4096;
-  r.training.global_batch = 64;
-  r.plan.micro_batch = micro_batch;
-  r.plan.tp = tp;
-  r.plan.dp = 8 / tp;
-  r.plan.zero_stage = 1;
-  r.gpu = "H100-SXM5-80GB";
-  r.fabric = "NVLink4 NVSwitch";
-  r.gpus_per_node = 8;
+  RunRow r = small_row(hidden, micro_batch, tp);
+  r.run_id = r.source = "twin";
   return r;
 }
 

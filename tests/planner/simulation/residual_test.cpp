@@ -9,6 +9,7 @@
 
 #include "planner/calibration/suggest.hpp"
 #include "planner/search/search.hpp"
+#include "tests/planner/calibration/small_row.hpp"
 #include "tests/planner/search/search_support.hpp"
 #include "tests/support/measured.hpp"
 
@@ -118,27 +119,8 @@ class Suggest : public ::testing::Test {
   const CalibrationRules rules_ = load_calibration_rules(presets_);
 
   static RunRow row(int hidden, int micro_batch, int tp, int pp) {
-    RunRow r;
+    RunRow r = small_row(hidden, micro_batch, tp, pp);
     r.run_id = "candidate";
-    r.source = "own";
-    r.framework = "Megatron-LM";
-    r.date = "2023";
-    r.model.n_layers = 8;
-    r.model.hidden = hidden;
-    r.model.n_heads = r.model.n_kv_heads = hidden / 128;
-    r.model.head_dim = 128;
-    r.model.ffn_hidden = 3 * hidden;
-    r.model.vocab_size = 32000;
-    r.training.seq_len = 4096;
-    r.training.global_batch = 64;
-    r.plan.micro_batch = micro_batch;
-    r.plan.tp = tp;
-    r.plan.pp = pp;
-    r.plan.dp = 8 / (tp * pp);
-    r.plan.zero_stage = 1;
-    r.gpu = "H100-SXM5-80GB";
-    r.fabric = "NVLink4 NVSwitch";
-    r.gpus_per_node = 8;
     r.step_time = Seconds(1);
     return r;
   }
