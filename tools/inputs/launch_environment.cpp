@@ -28,6 +28,21 @@ std::optional<int> first_of(const Environment& environment, std::initializer_lis
   return std::nullopt;
 }
 
+// Of counts as Slurm writes them, "4(x2),3": those of machine `place`, counted from 0.
+std::optional<int> count_at(const std::string& counts, int place) {
+  std::size_t at = 0;
+  while (at < counts.size()) {
+    const std::string entry = counts.substr(at, counts.find(',', at) - at);
+    const std::size_t repeated = entry.find("(x");
+    const int machines =
+        repeated == std::string::npos ? 1 : number_in(entry.substr(repeated + 2)).value_or(1);
+    if (place < machines) return number_in(entry);
+    place -= machines;
+    at += entry.size() + 1;
+  }
+  return std::nullopt;
+}
+
 [[noreturn]] void wrong_variable(const std::string& variable, const std::string& found,
                                  const std::string& expected) {
   throw ConfigError(Problem{"--comm env", variable, found.empty() ? "nothing" : found, expected,
@@ -55,8 +70,12 @@ std::string process_environment(const char* variable) {
 }
 
 std::optional<int> launched_local_ranks(const Environment& environment) {
-  return first_of(environment, {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE",
-                                "SLURM_TASKS_PER_NODE"});
+  if (const auto local =
+          first_of(environment, {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE"}))
+    return local;
+  const std::string of_step = environment("SLURM_STEP_TASKS_PER_NODE");
+  return count_at(of_step.empty() ? environment("SLURM_TASKS_PER_NODE") : of_step,
+                  number_in(environment("SLURM_NODEID")).value_or(0));
 }
 std::optional<int> launched_local_rank(const Environment& environment) {
   return first_of(environment,
@@ -75,7 +94,11 @@ std::string comm_of_launcher(const Environment& environment) {
   };
   if (several({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})) return "mpi";
   if (!environment("PMIX_RANK").empty() && several({"SLURM_STEP_NUM_TASKS"})) return "mpi";
-  if (!environment("RANK").empty() && !environment("MASTER_ADDR").empty() && several({"WORLD_SIZE"}))
+  if (!environment("RANK").empty() && !environment("MASTER_ADDR").empty())
+    return several({"WORLD_SIZE"}) ? "env" : "local";
+  // Tasks of srun, of which none is a person's shell (srun --pty). A batch script has no number of a step.
+  if (several({"SLURM_STEP_NUM_TASKS"}) && !environment("SLURM_PROCID").empty() &&
+      environment("SLURM_PTY_PORT").empty())
     return "env";
   return "local";
 }

@@ -58,14 +58,23 @@ TEST(LaunchEnvironment, Srun) {
                                                 {"SLURM_JOB_ID", "1234567"},
                                                 {"SLURM_STEP_ID", "2"},
                                                 {"SLURM_STEP_NODELIST", "gpu[012-015,17],login1"},
-                                                {"SLURM_TASKS_PER_NODE", "4(x4)"}};
+                                                {"SLURM_NODEID", "3"},
+                                                {"SLURM_STEP_TASKS_PER_NODE", "4(x3),3,1"},
+                                                {"SLURM_TASKS_PER_NODE", "8(x5)"}};
   const TcpWorld world = launched_world(of(v));
   EXPECT_EQ(world.rank, 5);
   EXPECT_EQ(world.ranks, 16);
   EXPECT_EQ(world.address, "gpu012");
   EXPECT_EQ(world.port, 20000 + 14569) << "1234567 mod 20000, and the step";
   EXPECT_EQ(launched_local_rank(of(v)), 1);
-  EXPECT_EQ(launched_local_ranks(of(v)), 4);
+  EXPECT_EQ(launched_local_ranks(of(v)), 3) << "the fourth machine of five";
+  const auto tasks = [](const char* node) {
+    return launched_local_ranks(of({{"SLURM_NODEID", node}, {"SLURM_TASKS_PER_NODE", "4(x3),3,1"}}));
+  };
+  EXPECT_EQ(tasks("0"), 4);
+  EXPECT_EQ(tasks("2"), 4);
+  EXPECT_EQ(tasks("4"), 1);
+  EXPECT_EQ(tasks("5"), std::nullopt) << "a machine that it does not name";
 }
 
 TEST(LaunchEnvironment, SaysHowRanksMeetUnlessToldOtherwise) {
@@ -74,7 +83,25 @@ TEST(LaunchEnvironment, SaysHowRanksMeetUnlessToldOtherwise) {
   EXPECT_EQ(comm_of_launcher(of({{"PMI_SIZE", "2"}})), "mpi");
   EXPECT_EQ(comm_of_launcher(of({{"OMPI_COMM_WORLD_SIZE", "1"}})), "local");
   EXPECT_EQ(comm_of_launcher(of({{"PMIX_RANK", "0"}, {"SLURM_STEP_NUM_TASKS", "4"}})), "mpi");
-  EXPECT_EQ(comm_of_launcher(of({{"SLURM_STEP_NUM_TASKS", "4"}})), "local");  // in a batch script
+  const std::map<std::string, std::string> task = {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "4"}};
+  EXPECT_EQ(comm_of_launcher(of(task)), "env");
+  const auto with = [&](const char* variable, const char* value) {
+    auto more = task;
+    more[variable] = value;
+    return comm_of_launcher(of(more));
+  };
+  EXPECT_EQ(with("PMIX_RANK", "0"), "mpi") << "srun --mpi=pmix";
+  EXPECT_EQ(with("SLURM_PTY_PORT", "44039"), "local") << "a shell of srun --pty";
+  EXPECT_EQ(with("OMPI_COMM_WORLD_SIZE", "8"), "mpi") << "what mpirun starts on the machines of a job";
+  EXPECT_EQ(comm_of_launcher(of({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}})), "local")
+      << "a batch script";
+  // torchrun, started once a machine by srun, with one process.
+  EXPECT_EQ(comm_of_launcher(of({{"SLURM_PROCID", "0"},
+                                 {"SLURM_STEP_NUM_TASKS", "2"},
+                                 {"RANK", "0"},
+                                 {"WORLD_SIZE", "1"},
+                                 {"MASTER_ADDR", "node7"}})),
+            "local");
   EXPECT_EQ(comm_of_launcher(of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node7"}})), "env");
   EXPECT_EQ(comm_of_launcher(of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "node7"}})), "local");
 }
