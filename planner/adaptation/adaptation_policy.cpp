@@ -53,8 +53,15 @@ AdaptationPolicy::AdaptationPolicy(ClusterSpec given, Layout layout, AdaptationT
   watch();
 }
 
-AdaptationPolicy::~AdaptationPolicy() {
-  if (search_.valid()) search_.wait();
+AdaptationPolicy::~AdaptationPolicy() { abandon_search(); }
+
+// The machine is another by now, or the run ends.
+void AdaptationPolicy::abandon_search() {
+  if (!search_.valid()) return;
+  abandoned_ = true;
+  if (!options_.waits) search_.wait();  // one that waits has not begun
+  search_ = {};
+  abandoned_ = false;
 }
 
 void AdaptationPolicy::watch() {
@@ -123,7 +130,7 @@ void AdaptationPolicy::begin_search(std::string trigger, std::vector<std::string
   pending_.onset = onset;
   pending_.seen = seen;
   search_ = std::async(options_.waits ? std::launch::deferred : std::launch::async,
-                       [plans = tools_.plans, cluster = belief_.cluster()] { return plans(cluster); });
+                       [this, cluster = belief_.cluster()] { return tools_.plans(cluster, abandoned_); });
 }
 
 std::optional<Decision> AdaptationPolicy::observe(const StepObservation& step, std::int64_t steps_left) {
@@ -248,7 +255,7 @@ std::optional<Decision> AdaptationPolicy::verify(std::int64_t step, std::int64_t
 
 Decision AdaptationPolicy::lose(const std::vector<GpuPlace>& gpus, std::int64_t step,
                                 std::int64_t steps_left) {
-  if (search_.valid()) search_.get();  // it was for another machine
+  abandon_search();
   for (const GpuPlace& gpu : gpus) belief_.lose(gpu);
   Decision d = begun(DecisionKind::lost, step, steps_left);
   d.trigger = "lost";
@@ -265,7 +272,7 @@ Decision AdaptationPolicy::lose(const std::vector<GpuPlace>& gpus, std::int64_t 
   }
   pending_ = d;
   d.now = recent_.empty() ? Seconds{} : recent_.back().second;
-  d.alternatives = tools_.plans(belief_.cluster());
+  d.alternatives = tools_.plans(belief_.cluster(), abandoned_);
   correct(d.alternatives);
   if (d.alternatives.empty()) {
     d.kind = DecisionKind::no_layout;
@@ -282,7 +289,7 @@ Decision AdaptationPolicy::lose(const std::vector<GpuPlace>& gpus, std::int64_t 
 
 void AdaptationPolicy::find(const std::vector<GpuPlace>& gpus, std::int64_t step) {
   for (const GpuPlace& gpu : gpus) belief_.find(gpu);
-  if (search_.valid()) search_.get();
+  abandon_search();
   std::vector<std::string> evidence = places_text(gpus, belief_.cluster().node.gpus, "is there again");
   // The plan goes on where it is: what is back is idle until a layout uses it.
   const auto known = std::ranges::find(tried_, layout_, &Tried::layout);

@@ -10,6 +10,7 @@
 // of how layouts are searched, predicted or run, nor of whether steps are real: the same policy runs on the virtual clock.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -70,8 +71,8 @@ struct Decision {
 
 // How layouts are found and judged; `cluster` is the machine as it is believed to be.
 struct AdaptationTools {
-  std::function<std::vector<Forecast>(const ClusterSpec& cluster)>
-      plans;  // best first; on a thread of its own
+  // Best first; on a thread of its own. Once `abandoned` is true nobody wants them: what there is by then, soon.
+  std::function<std::vector<Forecast>(const ClusterSpec& cluster, const std::atomic<bool>& abandoned)> plans;
   std::function<Seconds(const Layout&, const ClusterSpec& cluster)> step;
   std::function<Seconds(const Layout& to, const ClusterSpec& cluster)> move;
 };
@@ -112,6 +113,7 @@ class AdaptationPolicy {
   void watch();
   void begin_search(std::string trigger, std::vector<std::string> evidence, std::int64_t onset,
                     std::int64_t seen);
+  void abandon_search();
   Decision decide(std::int64_t step, std::int64_t steps_left);
   std::optional<Decision> verify(std::int64_t step, std::int64_t steps_left);
   Decision begun(DecisionKind, std::int64_t step, std::int64_t steps_left);
@@ -136,6 +138,7 @@ class AdaptationPolicy {
   };
   std::vector<Tried> tried_;
 
+  std::atomic<bool> abandoned_ = false;  // the search
   std::future<std::vector<Forecast>> search_;
   Decision pending_;  // what began the search
 

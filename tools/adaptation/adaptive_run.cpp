@@ -1,6 +1,7 @@
 #include "tools/adaptation/adaptive_run.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <set>
 #include <utility>
@@ -88,7 +89,8 @@ PlanFile AdaptiveRun::plan_for(int ranks) const {
   PlanFile file = file_;
   file.cluster = keep_fastest(with_none_missing(file.cluster), ranks);
   file.prediction = {};
-  const auto found = search_->plans(file.cluster);
+  const std::atomic<bool> abandoned = false;
+  const auto found = search_->plans(file.cluster, abandoned);
   if (found.empty())
     throw BackendError(
         fmt::format("{} ranks were started: no layout of {} is possible on as many", ranks, file.model.name));

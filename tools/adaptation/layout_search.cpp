@@ -100,7 +100,8 @@ Question LayoutSearch::question(ClusterSpec cluster) const {
   return q;
 }
 
-std::vector<ParallelPlan> LayoutSearch::shapes(const ClusterSpec& all) const {
+std::vector<ParallelPlan> LayoutSearch::shapes(const ClusterSpec& all,
+                                               const std::atomic<bool>& abandoned) const {
   if (!asked_.stack.can.uneven_microbatches) return {};
   ClusterSpec sound = all;
   for (Defect& d : sound.defects) d.compute_factor = 1;
@@ -108,12 +109,14 @@ std::vector<ParallelPlan> LayoutSearch::shapes(const ClusterSpec& all) const {
   std::set<int> sizes = {all.gpus()};
   if (idle_ == Idle::some) sizes.insert(static_cast<int>(std::bit_floor(static_cast<unsigned>(all.gpus()))));
   for (const int gpus : sizes) {
+    if (abandoned) break;
     const Planning planning(question(keep_fastest(sound, gpus)), presets_);
     const Question& q = planning.question();
     PlanLimits limits = q.limits;
     limits.limits.push_back({PlanField::zero_stage, Relation::less_equal, 1});
     SearchOptions options;
     options.top = kShapes;
+    options.cancel = &abandoned;
     options.threads = threads_;
     const SearchReport report = search_possible(
         planning.job(), default_space(q.model, q.training, q.cluster.device, gpus, limits), options);
@@ -122,13 +125,14 @@ std::vector<ParallelPlan> LayoutSearch::shapes(const ClusterSpec& all) const {
   return found;
 }
 
-std::vector<Forecast> LayoutSearch::plans(const ClusterSpec& all) const {
+std::vector<Forecast> LayoutSearch::plans(const ClusterSpec& all, const std::atomic<bool>& abandoned) const {
   std::vector<Forecast> found;
   std::optional<Seconds> best;
-  const std::vector<ParallelPlan> unlike = shapes(all);
+  const std::vector<ParallelPlan> unlike = shapes(all, abandoned);
   const auto clusters =
       idle_ == Idle::none ? std::vector{all} : worth_a_look(all, asked_.model, asked_.training);
   for (const ClusterSpec& used : clusters) {
+    if (abandoned) break;
     const Planning planning(question(used), presets_);
     const Question& q = planning.question();
     if (const auto balanced = best_balanced(planning.job(), unlike);
@@ -140,6 +144,7 @@ std::vector<Forecast> LayoutSearch::plans(const ClusterSpec& all) const {
     SearchOptions options;
     options.top = 1;
     options.threads = threads_;
+    options.cancel = &abandoned;
     if (best) options.at_most = simulated_of(planning.job(), used.gpus(), *best);
     const SearchReport report = search_possible(
         planning.job(), default_space(q.model, q.training, q.cluster.device, used.gpus(), q.limits), options);
@@ -193,7 +198,8 @@ Seconds LayoutSearch::move(const Layout& to, const ClusterSpec& cluster) const {
 }
 
 AdaptationTools LayoutSearch::tools() const {
-  return {.plans = [this](const ClusterSpec& cluster) { return plans(cluster); },
+  return {.plans = [this](const ClusterSpec& cluster,
+                          const std::atomic<bool>& abandoned) { return plans(cluster, abandoned); },
           .step = [this](const Layout& layout, const ClusterSpec& cluster) { return step(layout, cluster); },
           .move = [this](const Layout& to, const ClusterSpec& cluster) { return move(to, cluster); }};
 }

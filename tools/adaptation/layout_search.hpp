@@ -2,6 +2,7 @@
 // be. Slow parts are used where they hurt least, get fewer layers or micro-batches, or are left idle.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -25,7 +26,8 @@ class LayoutSearch {
 
   // Of the layouts for this cluster, best first, the best of each number of GPUs that is worth a look: of the embedded
   // runtime the fastest, since it is measured at once; of another framework what `sextant plan` would recommend.
-  std::vector<Forecast> plans(const ClusterSpec&) const;
+  // Once `abandoned` is true: what has been found by then.
+  std::vector<Forecast> plans(const ClusterSpec&, const std::atomic<bool>& abandoned) const;
   // The best layouts that differ in kind, on all of the cluster's GPUs; the one at hand among them.
   std::vector<Forecast> kinds(const Layout& present, const ClusterSpec&, int count) const;
   Seconds step(const Layout&, const ClusterSpec&) const;
@@ -35,7 +37,7 @@ class LayoutSearch {
  private:
   Question question(ClusterSpec) const;
   // Layouts that are good where nothing is slow, for replicas with unequally many micro-batches.
-  std::vector<ParallelPlan> shapes(const ClusterSpec&) const;
+  std::vector<ParallelPlan> shapes(const ClusterSpec&, const std::atomic<bool>& abandoned) const;
 
   Question asked_;
   const std::filesystem::path presets_;

@@ -2,6 +2,10 @@
 // held; never onto ranks that are gone. The layouts and their steps are made up here.
 #include "planner/adaptation/adaptation_policy.hpp"
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include <gtest/gtest.h>
 
 #include "core/cluster/cluster_files.hpp"
@@ -28,7 +32,7 @@ struct Made {
   }
   AdaptationTools tools() {
     return {.plans =
-                [this](const ClusterSpec& c) {
+                [this](const ClusterSpec& c, const std::atomic<bool>&) {
                   std::vector<Forecast> found;
                   if (nothing) return found;
                   if (c.gpus() < 8)
@@ -168,6 +172,36 @@ TEST(AdaptationPolicy, LostRanksAreLeftAtOnceAndUsedAgainWhenTheyAreBack) {
   made.nothing = true;
   MadeRun none(made, 10'000);
   EXPECT_EQ(none.policy.lose({{0, 5}}, 0, 10).kind, DecisionKind::no_layout);
+}
+
+// A search that ends when it is abandoned, and not before ten seconds otherwise.
+TEST(AdaptationPolicy, DoesNotWaitForASearchThatNobodyWantsAnyMore) {
+  Made made;
+  AdaptationTools tools = made.tools();
+  std::atomic<int> abandoned = 0, begun = 0;
+  tools.plans = [&, plain = tools.plans](const ClusterSpec& c, const std::atomic<bool>& unwanted) {
+    if (c.gpus() < 8 || begun++ > 0) return plain(c, unwanted);
+    for (int ms = 0; ms < 10'000 && !unwanted; ++ms)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    abandoned += unwanted;
+    return plain(c, unwanted);
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    AdaptationPolicy policy(made.given, made.wide, tools, {});
+    policy.find({{0, 1}}, 10);  // another GPU is a reason to search
+    ASSERT_TRUE(policy.searching());
+    while (begun == 0) std::this_thread::yield();
+    EXPECT_EQ(policy.lose({{0, 5}}, 20, 9950).to.plan.world(), 4);
+    EXPECT_EQ(abandoned, 1);
+    policy.changed(Seconds(3));
+
+    begun = 0;
+    policy.find({{0, 5}}, 60);
+    while (begun == 0) std::this_thread::yield();
+  }  // the run ends
+  EXPECT_EQ(abandoned, 2);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
 }
 
 TEST(StartTrial, TriesWhatTheBudgetPaysForAndKeepsTheBestMeasured) {
