@@ -1,5 +1,7 @@
 #include "tools/adaptation/first_plan.hpp"
 
+#include <fmt/format.h>
+
 #include "planner/answers/recommend.hpp"
 #include "tools/inputs/plan_options.hpp"
 #include "tools/inputs/planning.hpp"
@@ -15,6 +17,11 @@ PlanFile first_plan(Session& session, QuestionOptions options) {
   const SearchReport report =
       search_possible(job, default_space(q.model, q.training, q.cluster.device, q.cluster.gpus(), q.limits),
                       for_fastest(searching.options(kJudged)));
+  if (report.ranked.empty() && !report.exact)
+    throw ConfigError(Problem{
+        "--model", "", q.model.name, fmt::format("a layout before the search ends ({})", report.stopped),
+        "'sextant plan --budget-s SECONDS -o plan.json' with the same options takes longer; "
+        "then 'sextant run plan.json'"});
   if (report.ranked.empty())
     throw ConfigError(Problem{"--model", "", q.model.name, "a model that this cluster can train",
                               "'sextant plan' with the same options reports what would fit"});

@@ -157,7 +157,10 @@ std::string reason_text(const Recommendation& r, const DecisionRule& rule) {
 
 std::string why_text(const Recommendation& r, const DecisionRule& rule) {
   const std::string why = reason_text(r, rule);
-  return r.ended_early ? why + " The search ended early: --budget-s SECONDS gives it more time." : why;
+  return r.ended_early
+             ? why +
+                   " The search ended early: with more time (--budget-s SECONDS) it may find a better layout."
+             : why;
 }
 
 std::string alternatives_table(const Terminal& terminal, const Recommendation& r) {

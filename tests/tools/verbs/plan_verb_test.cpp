@@ -84,7 +84,8 @@ TEST(Plan, LosesPatience) {
   EXPECT_NE(hurried.find("--budget-s SECONDS gives the search another time than half a minute."),
             std::string::npos);
   options.details = false;
-  const std::string early = "The search ended early: --budget-s SECONDS gives it more time.";
+  const std::string early =
+      "The search ended early: with more time (--budget-s SECONDS) it may find a better layout.";
   EXPECT_NE(answer().find(early), std::string::npos);
   options.budget_s = 60;
   const std::string unhurried = answer();
