@@ -170,13 +170,25 @@ std::string other_spelling(const std::string& what, const fs::path& presets) {
   return form.counts.size() == 1 ? with_nodes(form, presets) : text;
 }
 
+// Whether a name, and of a preset its other names, is that of one machine, a cloud's or NVIDIA's: "p5" is "p5.48xlarge" as well.
+bool names_a_machine(const std::string& name, const json& preset) {
+  std::vector<std::string> names = {name};
+  if (const auto others = preset.find("aliases"); others != preset.end())
+    names.insert(names.end(), others->begin(), others->end());
+  return std::any_of(names.begin(), names.end(), [](const std::string& one) {
+    return lower(one).ends_with("xlarge") || lower(one).starts_with("dgx-");
+  });
+}
+
 ClusterSpec from_short_form(const std::string& what, const ShortForm& form, const std::string& fabric,
                             const fs::path& presets) {
   json cluster = json::object();
+  bool machines = false;  // are counted, not GPUs
   if (find_preset(presets, "devices", form.device)) {
     cluster["device"] = form.device;
   } else if (auto found = find_content(presets, "clusters", form.device)) {
     cluster = *found;
+    machines = names_a_machine(form.device, cluster);
   } else {
     const std::string other = other_spelling(what, presets);
     const std::string near = nearest_preset(presets, {"clusters", "devices"}, form.device);
@@ -203,9 +215,6 @@ ClusterSpec from_short_form(const std::string& what, const ShortForm& form, cons
     gpus = form.counts[1];
   }
   if (form.counts.size() == 1) {
-    // Of a cloud's machines, and NVIDIA's, each is a node.
-    const std::string machine = lower(form.device);
-    const bool machines = machine.ends_with("xlarge") || machine.starts_with("dgx-");
     const int total = machines ? form.counts[0] * usual : form.counts[0];
     nodes = std::max(1, total / usual);
     gpus = std::min(total, usual);

@@ -259,6 +259,11 @@ TEST(ClusterFiles, MachinesOfCloudsAreKnownByTheirNames) {
   EXPECT_EQ(load("p5.48xlarge").device.name, "H100-SXM5-80GB");
   EXPECT_EQ(load("2xp4de.24xlarge").gpus(), 16);  // machines, not GPUs
   EXPECT_EQ(load("2xp4de.24xlarge").fabric.name, "efa-p4d");
+  EXPECT_EQ(load("2xp4de").gpus(), 16) << "by its short name as well";
+  EXPECT_EQ(load("3xp5").nodes, 3);
+  EXPECT_EQ(load("2xdgx-h100").gpus(), 16);
+  EXPECT_EQ(load("16xh100").gpus(), 16) << "GPUs";
+  EXPECT_EQ(load("16xh100-64").gpus(), 16) << "of a whole cluster GPUs too";
   EXPECT_EQ(load("2xDGX-A100").gpus(), 16);
   EXPECT_EQ(load("2xh100").gpus(), 2);
   for (const auto& [name, gpus] : {std::pair{"a3-megagpu-8g", "NODESx8xh100"},
