@@ -170,9 +170,10 @@ std::string other_spelling(const std::string& what, const fs::path& presets) {
   return form.counts.size() == 1 ? with_nodes(form, presets) : text;
 }
 
-// Whether a name, and of a preset its other names, is that of one machine, a cloud's or NVIDIA's: "p5" is "p5.48xlarge" as well.
-bool names_a_machine(const std::string& name, const json& preset) {
+// Whether a cluster preset has the name of one machine, a cloud's or NVIDIA's: "p5" is "p5.48xlarge" as well.
+bool names_a_machine(const std::string& name, const fs::path& presets) {
   std::vector<std::string> names = {name};
+  const json preset = read_plain_object(find_preset(presets, "clusters", name)->string());
   if (const auto others = preset.find("aliases"); others != preset.end())
     names.insert(names.end(), others->begin(), others->end());
   return std::any_of(names.begin(), names.end(), [](const std::string& one) {
@@ -188,7 +189,7 @@ ClusterSpec from_short_form(const std::string& what, const ShortForm& form, cons
     cluster["device"] = form.device;
   } else if (auto found = find_content(presets, "clusters", form.device)) {
     cluster = *found;
-    machines = names_a_machine(form.device, cluster);
+    machines = names_a_machine(form.device, presets);
   } else {
     const std::string other = other_spelling(what, presets);
     const std::string near = nearest_preset(presets, {"clusters", "devices"}, form.device);
