@@ -297,10 +297,9 @@ const SlotSteps& SearchCache::steps(const ParallelPlan& p, int microbatches) {
   return known_steps(steps_, p, microbatches, slot_steps);
 }
 
-const SlotSteps& SearchCache::few_steps(const ParallelPlan& p, int microbatches, const PipelineTimes& taken,
-                                        std::span<const StageStates* const> of) {
-  if (!may_walk_few(taken, of)) return steps(p, microbatches);
-  return known_steps(few_steps_, p, microbatches, few_slot_steps);
+const SlotSteps& SearchCache::few_steps(const ParallelPlan& p, int microbatches, const PipelineTimes& taken) {
+  const SlotSteps& few = known_steps(few_steps_, p, microbatches, few_slot_steps);
+  return may_walk_few(taken, few) ? few : steps(p, microbatches);
 }
 
 std::vector<SearchCache::Law>& SearchCache::laws(Asked about, const std::array<int, 3>& key,

@@ -134,9 +134,8 @@ class SearchCache {
   void forget_last_states() { last_states_ = nullptr; }
   int chunks_id(const std::vector<LayerRange>&);
   const SlotSteps& steps(const ParallelPlan&, int microbatches);
-  // Few, where the slots of these times and states may be walked so.
-  const SlotSteps& few_steps(const ParallelPlan&, int microbatches, const PipelineTimes&,
-                             std::span<const StageStates* const>);
+  // Few, where the slots of these times may be walked so.
+  const SlotSteps& few_steps(const ParallelPlan&, int microbatches, const PipelineTimes&);
 
   const EveryMicrobatch& every_microbatch(const ParallelPlan&);
 

@@ -27,9 +27,9 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   Start start = Start::known;
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
   const auto tighten = [&](double closing) {
-    node.bound = std::max(node.bound, slot_bound(cache.times, cache.states, closing,
-                                                 cache.few_steps(p, m, cache.times, cache.states),
-                                                 cache.slots, out.limit, start));
+    node.bound =
+        std::max(node.bound, slot_bound(cache.times, cache.states, closing,
+                                        cache.few_steps(p, m, cache.times), cache.slots, out.limit, start));
   };
   // Without a look at buckets first: many end here.
   const auto ends_at_least = [&](const ParallelPlan& of, Start known) {
@@ -117,10 +117,9 @@ std::optional<double> SearchTree::bound(const ParallelPlan& p, double limit, Sea
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_steady(p, job_.stack.rules), cache.times);
   if (closed_bound(cache.times, {}, cache.stateless_closing(p)) > limit) return std::nullopt;
   const StageStates* state = &cache.state(p, cache.chunks_id(chunks));
-  const double least =
-      std::max(closed_bound(cache.times, *state, closing),
-               slot_bound(cache.times, std::span(&state, 1), closing,
-                          cache.few_steps(p, m, cache.times, std::span(&state, 1)), cache.slots, limit));
+  const double least = std::max(closed_bound(cache.times, *state, closing),
+                                slot_bound(cache.times, std::span(&state, 1), closing,
+                                           cache.few_steps(p, m, cache.times), cache.slots, limit));
   return least > limit ? std::nullopt : std::optional(least);
 }
 

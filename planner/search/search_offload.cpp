@@ -104,7 +104,7 @@ class SearchTree::KeptBounds {
     if (bound <= out_.limit) {
       const StageStates least = least_state_times(tree_.job_, p, cache_.links(p), chunks_, Start::known);
       const StageStates* alone = &least;
-      const SlotSteps& steps = cache_.few_steps(p, microbatches_, staying_, std::span(&alone, 1));
+      const SlotSteps& steps = cache_.few_steps(p, microbatches_, staying_);
       bound = std::max(bound, slot_bound(staying_, std::span(&alone, 1), cache_.closing(p), steps,
                                          cache_.slots, out_.limit));
     }
@@ -145,8 +145,7 @@ class SearchTree::KeptBounds {
     if (!of_these) of_these = tree_.bucketings(p, cache_);
     const auto bound = [&] {
       return slot_bound(staying_, cache_.states, cache_.closing(p),
-                        cache_.few_steps(p, microbatches_, staying_, cache_.states), cache_.slots,
-                        out_.limit);
+                        cache_.few_steps(p, microbatches_, staying_), cache_.slots, out_.limit);
     };
     // Where one of them is within the limit, nothing can be ruled out.
     cache_.states.clear();

@@ -300,14 +300,14 @@ struct SlotScratch {
 // One pass over the slots of all stages: exact but for what happens inside a slot. Of whichever of the states is the
 // best, and not above the least of theirs; without any, as if there were none. `Start::open`: of all that differ from the
 // states in what of the update is on the host, so that it is not known when the step starts. `steps` are of the schedule; few
-// of them only where every micro-batch is alike (may_walk_few).
+// of them only where may_walk_few.
 // `scratch` is reused between calls. Above `limit` it may end early with any bound above it.
 enum class Start : std::uint8_t { known, open };
 double slot_bound(const PipelineTimes&, std::span<const StageStates* const> states, double closing,
                   const SlotSteps& steps, SlotScratch& scratch, double limit = INFINITY,
                   Start start = Start::known);
-// Not where a slot copies activations or reduces gradients, on lanes of their own.
-bool may_walk_few(const PipelineTimes&, std::span<const StageStates* const> states);
+// Whether the slots of these times may be walked so: those left out turn the ring of offloaded activations whole times.
+bool may_walk_few(const PipelineTimes&, const SlotSteps& few);
 
 // A bound made of these, without a look at buckets, is one of any choice of buckets and overlaps; where the start is open, of
 // any offload of the state as well. Not to be mixed with state_times(). `chunks` are the layers of each model chunk.

@@ -22,6 +22,15 @@ class Copies {
     scratch_.readers.assign(stages * ring_, 0.0);
     scratch_.copied.resize(std::max(scratch_.copied.size(), slots * most_));  // written before it is read
   }
+  // The lanes are taken by the copies of so many micro-batches.
+  void leave_out(int microbatches) {
+    for (std::size_t chunk = 0; chunk < times_.offloaded.size(); ++chunk) {
+      const auto& o = times_.offloaded[chunk];
+      const std::size_t stage = chunk % scratch_.out_lane.size();
+      scratch_.out_lane[stage] += microbatches * (o.last - o.first) * o.copy_out;
+      scratch_.in_lane[stage] += microbatches * (o.last - o.first) * o.copy_in;
+    }
+  }
   // The end of the slot as copies have it.
   double slot(std::size_t stage, const SlotStep& step, double start) {
     const std::size_t chunk = step.of / kSlotKinds;
@@ -182,7 +191,8 @@ SlotSteps slot_steps(PipelineSchedule schedule, int pp, int vp, int microbatches
 
 // Why it is a bound. The longest path through the walked slots crosses the cut once, on a stage's lane or beside it. Its first part is
 // a path of the whole schedule as it is, its second with every micro-batch moved on by those left out, which are whole groups of the
-// schedule. Where it crosses on a lane, all slots of those are between the parts.
+// schedule. Where it crosses on a lane, of compute, sends, copies or reductions, all slots of those are between the parts; a place of the
+// ring of copies waits for the one before in the same place (may_walk_few).
 SlotSteps few_slot_steps(PipelineSchedule schedule, int pp, int vp, int microbatches) {
   constexpr int kRounds = 4;  // of the pipeline's depth
   const bool interleaved = schedule == PipelineSchedule::interleaved;
@@ -199,9 +209,12 @@ SlotSteps few_slot_steps(PipelineSchedule schedule, int pp, int vp, int microbat
   return few;
 }
 
-bool may_walk_few(const PipelineTimes& p, std::span<const StageStates* const> states) {
-  return p.offloaded.empty() &&
-         std::ranges::none_of(states, [](const StageStates* state) { return reduces_in_slots(*state); });
+bool may_walk_few(const PipelineTimes& p, const SlotSteps& few) {
+  if (p.offloaded.empty()) return true;
+  std::vector<int> copied(static_cast<std::size_t>(p.pp));  // layers of a micro-batch, by stage
+  for (std::size_t chunk = 0; chunk < p.offloaded.size(); ++chunk)
+    copied[chunk % copied.size()] += p.offloaded[chunk].last - p.offloaded[chunk].first;
+  return std::ranges::all_of(copied, [&](int layers) { return 2LL * few.left_out * layers % p.ring == 0; });
 }
 
 namespace {
@@ -220,7 +233,9 @@ double reduce_through_ring(const PipelineTimes& p, const StateTimes::Ring& ring,
 }
 
 // Lanes and ways are taken by the slots of so many micro-batches.
-void leave_out(const PipelineTimes& p, int microbatches, SlotScratch& scratch) {
+void leave_out(const PipelineTimes& p, const StageStates& state, int microbatches, SlotScratch& scratch) {
+  for (std::size_t s = 0; s < state.size(); ++s)
+    for (const StateTimes::Ring& ring : state[s].rings) scratch.reduced[s] += microbatches * ring.all;
   for (const SlotScratch::Taken& t : scratch.taken) {
     scratch.lane[t.lane] += microbatches * (std::max(t.span, t.held) + (p.p2p_overlaps ? 0 : t.send));
     scratch.left[t.lane] -= microbatches * t.compute;
@@ -253,7 +268,10 @@ double pass(const PipelineTimes& p, const StageStates& state, const SlotSteps& w
   const bool copied = !p.offloaded.empty(), ringed = reduces_in_slots(state);
   const SlotStep* const cut = walk.left_out > 0 ? walk.steps.data() + walk.cut : nullptr;
   for (const SlotStep& step : walk.steps) {
-    if (&step == cut) leave_out(p, walk.left_out, scratch);
+    if (&step == cut) {
+      leave_out(p, state, walk.left_out, scratch);
+      copies.leave_out(walk.left_out);
+    }
     const SlotScratch::Taken& t = table[step.of];
     double& free = lane[t.lane];
     const double start = std::max(free, arrived[step.from]);

@@ -97,9 +97,10 @@ RC_GTEST_PROP(Bound, OfFewMicrobatchesIsNotAboveThatOfAll, ()) {
   auto& [chunks, space, cache, times, scratch] = asked;
   const StageStates least = least_state_times(job, plan, cache.links(plan), chunks, Start::known);
   const StageStates* const one = &least;
-  const SlotSteps &all = cache.steps(plan, m), &few = cache.few_steps(plan, m, times, std::span(&one, 1));
+  const SlotSteps &all = cache.steps(plan, m), &few = cache.few_steps(plan, m, times);
   const double of_all = slot_bound(times, std::span(&one, 1), 0, all, scratch),
                of_few = slot_bound(times, std::span(&one, 1), 0, few, scratch);
+  RC_TAG(times.offloaded.empty() ? "stays" : "copied");
   RC_TAG(few.left_out == 0 ? "all" : of_few < 0.98 * of_all ? "few, loose" : "few, tight");
   if (of_few > of_all * (1 + 1e-9))
     RC_FAIL(plan_key(plan) + ", " + std::to_string(m) + " micro-batches: " + std::to_string(of_few) +
