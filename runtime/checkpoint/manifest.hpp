@@ -15,7 +15,7 @@
 
 #include "core/plan/plan_file.hpp"
 #include "runtime/checkpoint/extent.hpp"
-#include "runtime/execution/rank_trainer.hpp"
+#include "runtime/execution/trainer/rank_trainer.hpp"
 
 namespace sextant {
 

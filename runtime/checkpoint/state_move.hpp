@@ -16,7 +16,7 @@
 #include "runtime/communicators/communicator.hpp"
 #include "runtime/devices/device.hpp"
 #include "runtime/execution/rank_state.hpp"
-#include "runtime/execution/rank_trainer.hpp"
+#include "runtime/execution/trainer/rank_trainer.hpp"
 
 namespace sextant {
 

@@ -7,7 +7,7 @@
 #include "kernels/cuda/cuda_kernels.hpp"
 #include "kernels/cuda/scratch.hpp"
 #include "runtime/execution/arena.hpp"
-#include "runtime/execution/launcher/exchange.hpp"
+#include "runtime/execution/step_exchange.hpp"
 
 namespace sextant {
 

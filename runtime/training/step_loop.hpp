@@ -9,7 +9,7 @@
 #include "core/graph/execution_graph.hpp"
 #include "core/timeline/timeline.hpp"
 #include "runtime/checkpoint/checkpoint_writer.hpp"
-#include "runtime/execution/rank_trainer.hpp"
+#include "runtime/execution/trainer/rank_trainer.hpp"
 #include "runtime/training/run_shared.hpp"
 #include "runtime/training/training_run.hpp"
 

@@ -14,7 +14,7 @@
 #include "runtime/checkpoint/state_move.hpp"
 #include "runtime/communicators/make_communicator.hpp"
 #include "runtime/devices/make_device.hpp"
-#include "runtime/execution/rank_trainer.hpp"
+#include "runtime/execution/trainer/rank_trainer.hpp"
 
 namespace sextant {
 

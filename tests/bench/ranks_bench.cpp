@@ -3,7 +3,7 @@
 //   build/release/bin/ranks_bench
 #include <benchmark/benchmark.h>
 
-#include "core/graph/graph_check.hpp"
+#include "core/graph/checks/graph_check.hpp"
 #include "planner/simulation/simulate_ranks.hpp"
 #include "tests/support/specs.hpp"
 

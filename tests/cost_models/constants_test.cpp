@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.hpp"
+#include "core/cluster/cluster_spec.hpp"
 #include "tests/cost_models/machines.hpp"
 #include "tests/support/temp_dir.hpp"
 
@@ -32,11 +33,12 @@ void replace(const std::filesystem::path& file, const std::string& from, const s
 }
 
 TEST(Constants, EveryGenerationIsComplete) {
-  for (const char* generation : {"volta", "ampere", "hopper", "blackwell", "blackwell_ultra", "cpu"}) {
-    const CostPreset preset = load_cost_preset(generation, test::preset_dir() / "cost");
-    // Switches that add up are known of two generations; the others need no rate of them.
+  for (const std::string_view generation : kGenerations) {
+    const CostPreset preset = load_cost_preset(std::string(generation), test::preset_dir() / "cost");
+    // Switches add up from Hopper on; the others need no rate of them.
     const bool in_switch = preset.constants.link_efficiency_in_switch > 0;
-    EXPECT_EQ(in_switch, preset.generation == "hopper" || preset.generation.starts_with("blackwell"));
+    const bool before_hopper = generation == "volta" || generation == "ampere" || generation == "cpu";
+    EXPECT_EQ(in_switch, !before_hopper) << generation;
     // What multiprocessors do, and how many the charts of attention are of, is known of GPUs alone.
     const bool gpu = preset.generation != "cpu";
     EXPECT_EQ(preset.constants.multiprocessor_TFLOPS > 0, gpu);

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/json_io.hpp"
-#include "core/graph/graph_check.hpp"
+#include "core/graph/checks/graph_check.hpp"
 #include "runtime/weights/hugging_face_export.hpp"
 #include "runtime/weights/llama_forward.hpp"
 #include "tests/reference/family_case.hpp"

@@ -19,7 +19,7 @@
 #include "planner/lowering/lower.hpp"
 #include "runtime/communicators/make_communicator.hpp"
 #include "runtime/devices/make_device.hpp"
-#include "runtime/execution/rank_trainer.hpp"
+#include "runtime/execution/trainer/rank_trainer.hpp"
 #include "tests/support/specs.hpp"
 
 namespace sextant::testing {

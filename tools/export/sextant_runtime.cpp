@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cpu/cpu_kernels.hpp"
-#include "runtime/execution/rank_trainer.hpp"
+#include "runtime/execution/trainer/rank_trainer.hpp"
 #include "tools/export/export_target.hpp"
 
 namespace sextant {

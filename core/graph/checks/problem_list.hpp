@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "core/graph/graph_check.hpp"
+#include "core/graph/checks/graph_check.hpp"
 
 namespace sextant::checks {
 

@@ -19,10 +19,10 @@
 #include "kernels/positions.hpp"
 #include "runtime/devices/host_access.hpp"
 #include "runtime/execution/arena.hpp"
-#include "runtime/execution/launcher/exchange.hpp"
 #include "runtime/execution/rank_groups.hpp"
 #include "runtime/execution/rank_state.hpp"
 #include "runtime/execution/step_batch.hpp"
+#include "runtime/execution/step_exchange.hpp"
 
 namespace sextant {
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "core/cluster/cluster_spec.hpp"
 #include "core/plan/stack_spec.hpp"
 #include "tests/support/temp_dir.hpp"
 
@@ -89,7 +90,7 @@ TEST(StackPresets, DiffersOnGenerations) {
               std::string::npos)
         << bad;
   for (const std::string& name : stack_names(shipped()))
-    for (const char* generation : {"volta", "ampere", "hopper", "blackwell", "blackwell_ultra"})
+    for (const std::string_view generation : kGenerations)
       EXPECT_EQ(load_stack(name, shipped(), generation).name, name);
 }
 

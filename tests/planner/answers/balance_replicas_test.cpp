@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "core/cluster/cluster_files.hpp"
-#include "core/graph/graph_check.hpp"
+#include "core/graph/checks/graph_check.hpp"
 #include "core/plan/plan_rules.hpp"
 #include "tests/planner/search/search_support.hpp"
 #include "tests/support/specs.hpp"

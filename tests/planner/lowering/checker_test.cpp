@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "core/graph/graph_check.hpp"
+#include "core/graph/checks/graph_check.hpp"
 #include "core/graph/parameter_layout.hpp"
 #include "tests/support/arbitrary.hpp"
 #include "tests/support/specs.hpp"

@@ -1,5 +1,6 @@
 // The command in this process: exit codes and messages.
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -95,6 +96,17 @@ TEST(Command, EveryVerbsJsonIsDocumented) {
                 docs.str().find("## sextant." + verb.name + ".") != std::string::npos)  // of its subcommands
         << verb.name;
   EXPECT_EQ(docs.str().find("sextant.no-such-verb"), std::string::npos);
+}
+
+TEST(Command, EveryVerbIsCalledByATest) {
+  std::ostringstream tests;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(SEXTANT_SOURCE_DIR "/tests/tools"))
+    if (file.path().filename().string().ends_with("_test.cpp")) tests << std::ifstream(file.path()).rdbuf();
+  const auto called = [&](const std::string& verb) {
+    return tests.str().find("{\"" + verb + "\"") != std::string::npos;
+  };
+  for (const auto& verb : verbs()) EXPECT_TRUE(called(verb.name)) << verb.name;
+  EXPECT_FALSE(called("no-such-verb"));
 }
 
 TEST(Command, SuggestsTheNearestVerbAndFlag) {

@@ -1,4 +1,4 @@
-#include "runtime/execution/rank_trainer.hpp"
+#include "runtime/execution/trainer/rank_trainer.hpp"
 
 #include <algorithm>
 #include <bit>

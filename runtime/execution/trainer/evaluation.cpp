@@ -4,7 +4,7 @@
 #include <array>
 
 #include "core/base/error.hpp"
-#include "runtime/execution/rank_trainer.hpp"
+#include "runtime/execution/trainer/rank_trainer.hpp"
 
 namespace sextant {
 

@@ -1,4 +1,4 @@
-#include "core/graph/graph_check.hpp"
+#include "core/graph/checks/graph_check.hpp"
 
 #include <algorithm>
 

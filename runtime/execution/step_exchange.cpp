@@ -1,4 +1,4 @@
-#include "runtime/execution/launcher/exchange.hpp"
+#include "runtime/execution/step_exchange.hpp"
 
 #include <algorithm>
 #include <cstring>
