@@ -20,7 +20,8 @@ inline TensorView values_of(const BlockWork& w, const TensorView& kv) {
   return kv.column_range(columns, columns);
 }
 
+enum class Rotation : std::uint8_t { forward, inverse };
 // Turns q and k by the angles of their positions, or back; as one where they are columns of one tensor.
-void turn(const BlockContext&, const BlockWork&, const TensorView& q, const TensorView& k, bool inverse);
+void turn(const BlockContext&, const BlockWork&, const TensorView& q, const TensorView& k, Rotation);
 
 }  // namespace sextant

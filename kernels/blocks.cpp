@@ -121,7 +121,7 @@ void bias_gradient(const BlockContext& c, const TensorView& dy, const TensorView
   c.kernels->bias_gradient({.dy = dy, .dbias = dbias, .stream = c.stream});
 }
 
-void turn(const BlockContext& c, const BlockWork& w, const TensorView& x, int heads, bool inverse) {
+void turn(const BlockContext& c, const BlockWork& w, const TensorView& x, int heads, Rotation rotation) {
   if (!present(c.rope_cos)) return;
   c.kernels->rope({.x = x,
                    .cos = c.rope_cos,
@@ -129,7 +129,7 @@ void turn(const BlockContext& c, const BlockWork& w, const TensorView& x, int he
                    .heads = heads,
                    .head_dim = w.head_dim,
                    .positions = c.positions,
-                   .inverse = inverse,
+                   .inverse = rotation == Rotation::inverse,
                    .stream = c.stream});
 }
 
@@ -160,14 +160,15 @@ void core_forward(const BlockContext& c, const BlockWork& w, const TensorView& q
 
 }  // namespace
 
-void turn(const BlockContext& c, const BlockWork& w, const TensorView& q, const TensorView& k, bool inverse) {
+void turn(const BlockContext& c, const BlockWork& w, const TensorView& q, const TensorView& k,
+          Rotation rotation) {
   if (q.stride == k.stride && q.stride > q.cols && end_of(q, q.cols) == k.data) {
     TensorView both = q;
     both.cols += k.cols;
-    return turn(c, w, both, w.heads + w.kv_heads, inverse);
+    return turn(c, w, both, w.heads + w.kv_heads, rotation);
   }
-  turn(c, w, q, w.heads, inverse);
-  turn(c, w, k, w.kv_heads, inverse);
+  turn(c, w, q, w.heads, rotation);
+  turn(c, w, k, w.kv_heads, rotation);
 }
 
 TensorSet::TensorSet(const BlockTensors& list, void* base) {
@@ -251,13 +252,13 @@ void qkv_forward(const BlockContext& c, const BlockWork& w, const QkvForward& u)
   add_bias(c, u.weights.q_bias, q_made);
   add_bias(c, u.weights.k_bias, k_made);
   add_bias(c, u.weights.v_bias, v);
-  if (!norms) turn(c, w, u.q, k, false);
+  if (!norms) turn(c, w, u.q, k, Rotation::forward);
 }
 
 void qkv_backward(const BlockContext& c, const BlockWork& w, const QkvBackward& u) {
   const TensorView dk = keys_of(w, u.dkv), dv = values_of(w, u.dkv);
   if (wants_input(w)) {
-    if (w.qk_norm == QkNorm::none) turn(c, w, u.dq, dk, true);
+    if (w.qk_norm == QkNorm::none) turn(c, w, u.dq, dk, Rotation::inverse);
     linear_input(c, {{u.weights.q, u.dq}, {u.weights.k, dk}, {u.weights.v, dv}}, u.dnormed, wants_weight(w));
   }
   if (wants_weight(w)) {

@@ -80,7 +80,7 @@ void qk_norm_forward(const BlockContext& c, const BlockWork& w, const QkNormForw
   const TensorView k = keys_of(w, u.kv);
   row_norm_forward(c, norm_of_q(w, u.weights, u.norms), u.q);
   row_norm_forward(c, norm_of_k(w, u.weights, u.norms), k);
-  turn(c, w, u.q, k, false);
+  turn(c, w, u.q, k, Rotation::forward);
 }
 
 void qk_sums_backward(const BlockContext& c, const BlockWork& w, const QkNormBackward& u) {
@@ -92,7 +92,7 @@ void qk_sums_backward(const BlockContext& c, const BlockWork& w, const QkNormBac
 void qk_norm_backward(const BlockContext& c, const BlockWork& w, const QkNormBackward& u) {
   const TensorView dk = keys_of(w, u.dkv);
   const bool sums = present(u.sums);
-  turn(c, w, u.dq, dk, true);
+  turn(c, w, u.dq, dk, Rotation::inverse);
   row_norm_backward(c, norm_of_q(w, u.weights, u.norms), u.dq, sums ? half_of(u.sums, 0) : TensorView(),
                     u.gradients.q_norm, u.stale);
   row_norm_backward(c, norm_of_k(w, u.weights, u.norms), dk, sums ? half_of(u.sums, 1) : TensorView(),

@@ -30,7 +30,7 @@ class Sweep {
 
   std::vector<MachineMeasurement> run() {
     part("copies", [&] { copies(); });
-    part("products", [&] { gemms(); });
+    part("GEMMs", [&] { gemms(); });
     part("launches", [&] { launches(); });
     part("GEMMs overlapped with copies", [&] { gemm_overlapping_copies(); });
     nodes_ = nodes();
@@ -52,13 +52,13 @@ class Sweep {
     world_.barrier({});
   }
 
-  void add(const Measured& what, const Measured& beside, const std::vector<double>& seconds,
+  void add(const Measured& what, const Measured& concurrent_with, const std::vector<double>& seconds,
            const Amount& amount) {
     if (seconds.empty()) return;  // the two were never under way together
     const SampleSummary s = summarize(seconds);
     MachineMeasurement m;
     m.what = measurement_name(what);
-    m.beside = measurement_name(beside);
+    m.concurrent_with = measurement_name(concurrent_with);
     m.median_us = 1e6 * s.median;
     m.spread_us = 1e6 * s.spread;
     m.samples = s.samples;

@@ -1,6 +1,6 @@
 // What does this machine do whatever the plan? Copies within and between the memories, in both directions at once, the
-// rate of matrix products, the cost of a launch, exchanges by kind, size and group, and how much longer a product takes
-// beside an exchange or a copy. The same code on every device; alone unless it says otherwise.
+// rate of GEMMs, the cost of a launch, collectives by kind, size and group, and how much longer a GEMM takes while a
+// collective or a copy runs. The same code on every device; alone unless stated otherwise.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace sextant {
 struct SweepOptions {
   int repetitions = 12;  // of each measurement, behind one that is dropped
   std::int64_t copy_bytes = std::int64_t{64} << 20;
-  std::vector<Dtype> formats = {Dtype::fp32, Dtype::bf16};  // of products
+  std::vector<Dtype> formats = {Dtype::fp32, Dtype::bf16};  // of GEMMs
   std::vector<std::int64_t> extents = {512, 1024};          // of square ones
-  int threads = 1;                                          // in a product
+  int threads = 1;                                          // in a GEMM
   std::string node;         // the machine of this rank: ranks of one name exchange within a node
   bool one_device = false;  // which all ranks share
   std::vector<std::int64_t> collective_bytes = {1 << 16, 1 << 20, 1 << 23};
-  std::function<void(const std::string& part)> before_part = {};  // on rank 0: "copies", "products", ...
+  std::function<void(const std::string& part)> before_part = {};  // on rank 0: "copies", "GEMMs", ...
 };
 SweepOptions sweep_of_gpu();
 SweepOptions quick_sweep();  // of either, in a second: a rehearsal

@@ -69,7 +69,7 @@ std::int64_t local_elements(const ModelSpec& m, const LocalShape& local, Paramet
 }
 
 using Kind = ParameterKind;
-// Matrices that read the same stand one behind another, so that they can be used as one (StackRules::joined_products).
+// Matrices that read the same stand one behind another, so that they can be used as one (StackRules::fused_projections).
 constexpr Kind kMlp[] = {Kind::down, Kind::down_bias, Kind::up_bias, Kind::gate_bias, Kind::gate, Kind::up};
 constexpr Kind kOutput[] = {Kind::o_bias, Kind::o};
 constexpr Kind kQkv[] = {Kind::k_norm, Kind::q_norm, Kind::v_bias, Kind::k_bias,
@@ -204,7 +204,7 @@ BlockWork block_extents(const ModelSpec& m, const TrainingSpec& training, const 
   w.qk_norm = m.qk_norm;
   w.normalized = m.normalized_head;
   w.dtype = training.compute;
-  w.joined = rules.joined_products;
+  w.joined = rules.fused_projections;
   w.short_logits = rules.short_logits;
   if (rules.head_logits.v > 0) w.chunk = static_cast<int>(head_chunk(w, rules.head_logits));
   return w;
@@ -217,7 +217,8 @@ ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& pla
   const bool by_chunk = plan.zero_stage >= 2;  // reduced after the backward of one chunk, so never across two
   const std::int64_t limit = bucket_limit(plan, rules);
   Builder b{
-      {}, limit > 0 ? limit : INT64_MAX, reduces_every_microbatch(plan, rules), rules.joined_products, {}, 0};
+      {}, limit > 0 ? limit : INT64_MAX, reduces_every_microbatch(plan, rules), rules.fused_projections, {},
+      0};
   const LocalShape local = local_shape(model, plan.tp, rules.vocab_multiple);
   for (std::size_t kind = 0; kind < b.elements.size(); ++kind)
     b.elements[kind] = local_elements(model, local, static_cast<ParameterKind>(kind));

@@ -46,7 +46,7 @@ void settle_ties(bool llama32, ModelSpec& m, Notes* notes) {
   m.tied_embeddings = llama32;
   if (notes)
     notes->push_back(fmt::format(
-        "tied_embeddings: the file does not say; {} (--set model.tied_embeddings={} is the other)",
+        "tied_embeddings: the file does not state it; {} (--set model.tied_embeddings={} is the other)",
         llama32 ? "true is taken, as of Llama-3.2 1B and 3B, whose sizes these are"
                 : "false is taken, as of all LLaMA models but Llama-3.2 1B and 3B",
         !llama32));
@@ -58,8 +58,8 @@ void settle_positions(JsonReader& io, bool stated, bool scaled_rope, ModelSpec& 
   io.optional("max_seq_len", m.max_positions);
   if (notes && !stated)
     notes->push_back(fmt::format(
-        "max_positions: the file does not say; {} is taken, {} (--set model.max_positions=N is another; "
-        "sequences are that long at most unless --seq-len says so)",
+        "max_positions: the file does not state it; {} is taken, {} (--set model.max_positions=N is another; "
+        "sequences are that long at most unless --seq-len states more)",
         m.max_positions, scaled_rope ? "as of Llama-3.1 and 3.2" : "the reference code's own"));
 }
 

@@ -29,8 +29,8 @@ std::string read_original_positions(JsonReader& io, JsonReader& rope, int family
   io.optional(kKey, s.original_max_positions);
   if (!inside || said == s.original_max_positions) return "";
   return fmt::format("{} is {}, and {} {}", kKey, said, s.original_max_positions,
-                     beside ? "beside the scaling, where transformers looks for it"
-                            : "in this family where no key beside the scaling says so");
+                     beside ? "next to the scaling, where transformers looks for it"
+                            : "in this family where no key next to the scaling states it");
 }
 
 // The share of a head that is rotated, where that is not all of it: no plan depends on it, and nobody here trains it.

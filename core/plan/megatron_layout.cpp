@@ -63,12 +63,12 @@ std::optional<std::vector<int>> layout_layers(std::string_view layout) {
   return layers;
 }
 
-std::optional<std::vector<int>> accounted_layers(int layers, int chunks, bool embedding, bool head) {
-  const int counted = layers + (embedding ? 1 : 0) + (head ? 1 : 0);
+std::optional<std::vector<int>> accounted_layers(int layers, int chunks, const CountedAsLayers& more) {
+  const int counted = layers + (more.embedding ? 1 : 0) + (more.head ? 1 : 0);
   if (chunks < 1 || counted % chunks != 0 || chunks > kMaxChunks) return std::nullopt;
   std::vector<int> each(static_cast<std::size_t>(chunks), counted / chunks);
-  if (embedding) --each.front();
-  if (head) --each.back();
+  if (more.embedding) --each.front();
+  if (more.head) --each.back();
   if (each.front() < 0 || each.back() < 0) return std::nullopt;
   return each;
 }

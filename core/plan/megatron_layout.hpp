@@ -13,9 +13,13 @@ namespace sextant {
 // core/transformer/pipeline_parallel_layer_layout.py.
 std::optional<std::vector<int>> layout_layers(std::string_view layout);
 
-// Layers of `stages` * `chunks_per_stage` chunks where the embedding and the head each count as a layer of the first and last chunk
-// (--account-for-embedding-in-pipeline-split, --account-for-loss-in-pipeline-split). Nothing where that does not divide.
-std::optional<std::vector<int>> accounted_layers(int layers, int chunks, bool embedding, bool head);
+// What counts as a layer of the first and of the last chunk (--account-for-embedding-in-pipeline-split,
+// --account-for-loss-in-pipeline-split).
+struct CountedAsLayers {
+  bool embedding = false, head = false;
+};
+// Layers of so many chunks. Nothing where that does not divide.
+std::optional<std::vector<int>> accounted_layers(int layers, int chunks, const CountedAsLayers&);
 
 // --decoder-first-pipeline-num-layers and -last-: 0 where not stated; the others share the rest equally. Each stage's are cut
 // into equal chunks, one for each virtual stage; nothing where that does not divide.

@@ -8,6 +8,7 @@
 #include "core/base/json_digest.hpp"
 #include "core/base/json_io.hpp"
 #include "core/base/schema.hpp"
+#include "core/plan/former_stack.hpp"
 #include "core/plan/plan_digest.hpp"
 
 namespace sextant {
@@ -122,7 +123,7 @@ std::vector<Problem> validate(const PlanFile& file) {
     problems.push_back({.file = "",
                         .key = "stack.name",
                         .value = file.stack.name,
-                        .expected = fmt::format("'{}', as training.stack says", file.training.stack),
+                        .expected = fmt::format("'{}', as training.stack states", file.training.stack),
                         .hint = ""});
   if (problems.empty())
     if (const auto refusal = refuses(file.stack, file.plan, file.model, file.training))
@@ -152,7 +153,7 @@ void from_json(const nlohmann::json& j, PlanFile& file) {
         Problem{.file = "",
                 .key = "key",
                 .value = stated->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
-                .expected = fmt::format("\"{}\", which is what `plan` says", key),
+                .expected = fmt::format("\"{}\", which is the key of `plan`", key),
                 .hint = "edited by hand? sextant simulate --plan KEY -o FILE writes another layout, with its "
                         "predictions"});
   const auto stated = j.find("digest");
@@ -176,7 +177,8 @@ PlanFile load_plan_file(const std::filesystem::path& path) {
   PlanFile file;
   with_json_file(path, [&](const nlohmann::json& j) {
     from_json(j, file);
-    file.former = former_spelling(j.at("stack"), path.string());
+    nlohmann::json stack = j.at("stack");
+    file.former = former_text(path.string(), take_present_spelling(stack));
   });
   return file;
 }

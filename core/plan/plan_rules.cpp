@@ -110,12 +110,12 @@ void own_contradictions(Rules& r, const ParallelPlan& p) {
   r.require(p.shard_degree == 0 || p.replicas() % p.shard_degree == 0, "shard_degree", p.shard_degree,
             [&] { return fmt::format("a divisor of dp * cp {}", p.replicas()); });
   r.require(p.zero_stage > 0 || p.shard_degree <= 1, "shard_degree", p.shard_degree,
-            "0 or 1 with ZeRO stage 0", "ZeRO stage 1, 2 or 3 says what is sharded");
+            "0 or 1 with ZeRO stage 0", "ZeRO stage 1, 2 or 3 sets what is sharded");
   r.require(p.recompute.kind == RecomputeKind::full || p.recompute.layers < 0, "recompute_layers",
             p.recompute.layers,
             [&] { return fmt::format("none with {} recompute", name(p.recompute.kind)); });
   r.require(p.recompute.layers != 0, "recompute_layers", 0, "1 layer or more",
-            "recompute none says the same");
+            "recompute none means the same");
   const char* const in_lockstep =
       "replicas would meet in every micro-batch, and wait for the slowest in each";
   const bool unequal = !p.replica_microbatches.empty();
@@ -132,7 +132,7 @@ void layers(Rules& r, const ParallelPlan& p, const ModelSpec& m) {
         n_chunks <= m.n_layers, "pp * vp", n_chunks,
         [&] { return fmt::format("at most the {} layers of the model", m.n_layers); },
         n_chunks == m.n_layers + 2
-            ? "embedding and LM head alone are chunks where the key says so: L0-1x...-0"
+            ? "embedding and LM head alone are chunks where the key states it: L0-1x...-0"
             : "");
   } else {
     r.require(static_cast<int>(p.chunks.size()) == n_chunks, "chunk_layers", p.chunks.size(),

@@ -9,6 +9,7 @@
 #include "core/base/json_io.hpp"
 #include "core/base/preset_path.hpp"
 #include "core/base/words.hpp"
+#include "core/plan/former_stack.hpp"
 #include "core/plan/stack_spec.hpp"
 
 namespace sextant {
@@ -17,8 +18,6 @@ namespace {
 
 constexpr std::array<std::string_view, 7> kAttentionNames = {"unfused", "fused_softmax", "flash1", "flash2",
                                                              "flash3",  "cudnn",         "triton"};
-
-constexpr const char* kUnevenStages = "uneven_stages";
 
 constexpr std::array<std::string_view, 2> kFp8ScalesNames = {"tensor", "row"};
 
@@ -35,7 +34,7 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("interleaved_microbatches", c.interleaved_microbatches, kInterleavedCountNames);
   io.optional("gpipe", c.gpipe);
   io.optional("zero_bubble", c.zero_bubble);
-  io.optional(kUnevenStages, c.uneven_stages, kUnevenStagesNames);
+  io.optional("uneven_stages", c.uneven_stages, kUnevenStagesNames);
   io.optional("axis_orders", c.axis_orders, kAxisNames);
   io.optional("usual_end_layers", c.usual_end_layers, at_least(0));
   io.optional("uneven_microbatches", c.uneven_microbatches);
@@ -84,9 +83,9 @@ constexpr auto kRules = [](auto& io, auto& r) {
   io.optional("host_parameters_are_master", r.host_parameters_are_master);
   io.optional("shards_are_master", r.shards_are_master);
   io.optional("pipelined_update", r.pipelined_update);
-  io.optional("gather_beside_forward", r.gather_beside_forward);
-  io.optional("p2p_beside_compute_1f1b", r.p2p_beside_compute_1f1b);
-  io.optional("p2p_beside_compute_interleaved", r.p2p_beside_compute_interleaved);
+  io.optional("param_gather_overlaps_forward", r.param_gather_overlaps_forward);
+  io.optional("p2p_overlaps_compute_1f1b", r.p2p_overlaps_compute_1f1b);
+  io.optional("p2p_overlaps_compute_interleaved", r.p2p_overlaps_compute_interleaved);
   io.optional("bucket_elements", r.bucket_elements, at_least(1));
   io.optional("bucket_elements_per_replica", r.bucket_elements_per_replica, at_least(0));
   io.optional("prefetch_blocks", r.prefetch_blocks, between(0, 1000));
@@ -95,7 +94,7 @@ constexpr auto kRules = [](auto& io, auto& r) {
   io.optional("zero2_by_units", r.zero2_by_units);
   io.optional("selective_by_operation", r.selective_by_operation);
   io.optional("head_fused_with_loss", r.head_fused_with_loss);
-  io.optional("joined_products", r.joined_products);
+  io.optional("fused_projections", r.fused_projections);
   io.optional("gradients_begin_written", r.gradients_begin_written);
   io.optional("head_logits_GiB", r.head_logits);
   io.optional("short_logits", r.short_logits);
@@ -194,14 +193,6 @@ constexpr auto kStack = [](auto& io, auto& s) {
   io.optional("kernels", s.kernels);
   io.optional("memory", s.memory);
 };
-
-// Up to version 0.1 the ability was true or false: today's word for that; nothing for anything else.
-std::optional<std::string> former_uneven_stages(const nlohmann::json& can) {
-  if (!can.is_object()) return std::nullopt;
-  const auto found = can.find(kUnevenStages);
-  if (found == can.end() || !found->is_boolean()) return std::nullopt;
-  return std::string(name(found->get<bool>() ? UnevenStages::any : UnevenStages::none));
-}
 
 // What people call a framework, or what runs on one, and no preset is called: how a plain word begins, and what is meant.
 struct OtherName {
@@ -310,16 +301,17 @@ std::filesystem::path preset_path(const std::string& name, const std::filesystem
                             hint});
 }
 
-// The file over its base, over the base of that, and so on.
+// The file over its base, over the base of that, and so on. `former`: what of them is in the spelling of version 0.1.
 nlohmann::json resolved(const std::filesystem::path& path, const std::filesystem::path& presets,
-                        int depth = 0) {
+                        std::vector<std::string>& former, int depth = 0) {
   constexpr int kDeepestBase = 8;
   nlohmann::json j = read_plain_values(path);
+  for (std::string& change : take_present_spelling(j)) former.push_back(std::move(change));
   if (!j.is_object() || !j.contains("base")) return j;
   if (!j["base"].is_string() || depth >= kDeepestBase)
     throw ConfigError(
         Problem{path.string(), "base", j["base"].dump(), "the name of another stack, without a circle", ""});
-  auto whole = resolved(preset_path(j["base"].get<std::string>(), presets), presets, depth + 1);
+  auto whole = resolved(preset_path(j["base"].get<std::string>(), presets), presets, former, depth + 1);
   j.erase("base");
   whole.merge_patch(j);
   return whole;
@@ -343,28 +335,20 @@ std::vector<Problem> validate(const StackCapabilities& c) {
 
 void to_json(nlohmann::json& j, const StackCapabilities& c) { write_object(j, c, kCapabilities); }
 void from_json(const nlohmann::json& j, StackCapabilities& c) {
-  const auto former = former_uneven_stages(j);
-  if (!former) return read_object(j, c, kCapabilities);
-  nlohmann::json today = j;
-  today[kUnevenStages] = *former;
-  read_object(today, c, kCapabilities);
+  const auto present = present_capabilities(j);
+  read_object(present ? *present : j, c, kCapabilities);
 }
 void to_json(nlohmann::json& j, const StackRules& r) { write_object(j, r, kRules); }
-void from_json(const nlohmann::json& j, StackRules& r) { read_object(j, r, kRules); }
+void from_json(const nlohmann::json& j, StackRules& r) {
+  const auto present = present_rules(j);
+  read_object(present ? *present : j, r, kRules);
+}
 void to_json(nlohmann::json& j, const StackKernels& k) { write_object(j, k, kKernels); }
 void from_json(const nlohmann::json& j, StackKernels& k) { read_object(j, k, kKernels); }
 void to_json(nlohmann::json& j, const StackMemory& m) { write_object(j, m, kMemory); }
 void from_json(const nlohmann::json& j, StackMemory& m) { read_object(j, m, kMemory); }
 void to_json(nlohmann::json& j, const StackSpec& s) { write_object(j, s, kStack); }
 void from_json(const nlohmann::json& j, StackSpec& s) { read_object(j, s, kStack); }
-
-std::string former_spelling(const nlohmann::json& stack, const std::string& file) {
-  const auto can = stack.find("can");
-  const auto today = can == stack.end() ? std::nullopt : former_uneven_stages(*can);
-  if (!today) return {};
-  return fmt::format("{}: can.uneven_stages {} is taken as \"{}\"; the next version reads {} alone", file,
-                     (*can)[kUnevenStages].dump(), *today, fmt::join(kUnevenStagesNames, ", "));
-}
 
 std::vector<std::string> stack_names(const std::filesystem::path& presets) {
   return preset_names(presets, "stacks");
@@ -377,7 +361,8 @@ StackSpec load_stack(const std::string& name_or_path, const std::filesystem::pat
       is_path ? std::filesystem::path(name_or_path) : preset_path(name_or_path, presets);
   StackSpec s;
   with_file(path.string(), [&] {
-    auto j = resolved(path, presets);
+    std::vector<std::string> former;
+    auto j = resolved(path, presets, former);
     if (const auto found = j.find("on_generation"); found != j.end()) {
       const nlohmann::json by_generation = *found;
       const bool objects =
@@ -388,8 +373,7 @@ StackSpec load_stack(const std::string& name_or_path, const std::filesystem::pat
                     "an object of objects: for each generation of devices the fields that differ", ""});
       if (const auto own = by_generation.find(generation); own != by_generation.end()) j.merge_patch(*own);
     }
-    if (std::string former = former_spelling(j, path.string()); notes && !former.empty())
-      notes->push_back(std::move(former));
+    if (notes && !former.empty()) notes->push_back(former_text(path.string(), former));
     from_json(j, s);
   });
   return s;

@@ -94,7 +94,7 @@ struct StackRules {
   bool reduce_every_microbatch = false;  // ZeRO-2: reduce-scatter in each backward instead of the last
   bool zero3_reduce_every_microbatch = true;
   bool reduce_every_microbatch_with_pp = true;  // false: in the last one, with pipeline stages
-  // The highest ZeRO stage whose overlapped reductions run beside the backward pass; those above hold it up,
+  // The highest ZeRO stage whose overlapped reductions run during the backward pass; those above hold it up,
   // asked for or not, in the stack's own buckets (what others would gain there no run has shown).
   int grad_reduce_overlaps_to_zero = 3;
   // With all of the optimizer state on the host, gradients that are reduced in every micro-batch are copied there at once; those
@@ -106,11 +106,12 @@ struct StackRules {
   // What rests of a parameter is that fp32 copy on the device too; one in the format of compute exists while it is gathered alone
   // (FSDP): with ZeRO 2 from the forward pass to the end of the backward pass, otherwise unit by unit.
   bool shards_are_master = false;
-  bool pipelined_update = false;  // Adam of bucket b runs beside the gather of bucket b-1, first-used first
-  bool gather_beside_forward = true;  // overlapped parameter gather hides behind the first forward; otherwise
-                                      // it must end before the first forward starts
-  bool p2p_beside_compute_1f1b = false;  // stage-to-stage transfers leave the compute lane free
-  bool p2p_beside_compute_interleaved = true;
+  bool pipelined_update = false;  // Adam of bucket b overlaps the gather of bucket b-1, first-used first
+  bool param_gather_overlaps_forward =
+      true;  // overlapped parameter gather hides behind the first forward; otherwise
+             // it must end before the first forward starts
+  bool p2p_overlaps_compute_1f1b = false;  // stage-to-stage transfers leave the compute lane free
+  bool p2p_overlaps_compute_interleaved = true;
   std::int64_t bucket_elements = 40'000'000;  // default bucket: max(bucket_elements, per_rank * replicas)
   std::int64_t bucket_elements_per_replica = 1'000'000;
   int prefetch_blocks = 1;  // ZeRO-3: units gathered ahead
@@ -127,8 +128,8 @@ struct StackRules {
   // Logits are never held whole: the head's backward makes them, the loss and both gradients chunk by chunk. Its forward does
   // nothing then; with tp it makes them a first time, for the loss.
   bool head_fused_with_loss = false;
-  // Q, K and V are one product, and so are gate and up: their matrices, gradients and results stand side by side.
-  bool joined_products = false;
+  // Q, K and V are one GEMM, and so are gate and up: their matrices, gradients and results stand side by side.
+  bool fused_projections = false;
   // Logits of a head fused with its loss are kept in the format of products, as PyTorch's are, and become their gradients in
   // place; the loss is made of them in fp32. Otherwise they are kept in fp32 beside their gradients.
   bool short_logits = false;
@@ -326,8 +327,6 @@ std::string_view name(AttentionKernel);
 StackSpec load_stack(const std::string& name_or_path, const std::filesystem::path& preset_dir,
                      std::string_view generation = "", std::vector<std::string>* notes = nullptr);
 std::vector<std::string> stack_names(const std::filesystem::path& preset_dir);
-// "plan.json: can.uneven_stages true is taken as ...": what of a stack is written as version 0.1 wrote it; empty: nothing.
-std::string former_spelling(const nlohmann::json& stack, const std::string& file);
 
 void to_json(nlohmann::json&, const StackCapabilities&);
 void from_json(const nlohmann::json&, StackCapabilities&);

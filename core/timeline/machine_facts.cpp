@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_io.hpp"
@@ -9,9 +10,12 @@
 namespace sextant {
 namespace {
 
+constexpr const char* kConcurrentWith = "concurrent_with";
+constexpr const char* kFormerConcurrentWith = "beside";  // of version 0.1, read until version 0.3
+
 constexpr auto kMeasurement = [](auto& io, auto& m) {
   io.required("what", m.what);
-  io.optional("beside", m.beside);
+  io.optional(kConcurrentWith, m.concurrent_with);
   io.required("median_us", m.median_us, at_least(0));
   io.optional("spread_us", m.spread_us, at_least(0));
   io.optional("samples", m.samples, at_least(0));
@@ -47,20 +51,38 @@ constexpr auto kFacts = [](auto& io, auto& f) {
 }  // namespace
 
 void to_json(nlohmann::json& j, const MachineMeasurement& m) { write_object(j, m, kMeasurement); }
-void from_json(const nlohmann::json& j, MachineMeasurement& m) { read_object(j, m, kMeasurement); }
+void from_json(const nlohmann::json& j, MachineMeasurement& m) {
+  const bool former = j.is_object() && j.contains(kFormerConcurrentWith) && !j.contains(kConcurrentWith);
+  if (!former) return read_object(j, m, kMeasurement);
+  nlohmann::json present = j;
+  present[kConcurrentWith] = present.at(kFormerConcurrentWith);
+  present.erase(kFormerConcurrentWith);
+  read_object(present, m, kMeasurement);
+}
 void to_json(nlohmann::json& j, const MachineCondition& c) { write_object(j, c, kCondition); }
 void from_json(const nlohmann::json& j, MachineCondition& c) { read_object(j, c, kCondition); }
 void to_json(nlohmann::json& j, const MachineFacts& f) { write_object(j, f, kFacts); }
 void from_json(const nlohmann::json& j, MachineFacts& f) { read_object(j, f, kFacts); }
 
-const MachineMeasurement* MachineFacts::find(const std::string& what, const std::string& beside) const {
-  const auto it = std::ranges::find_if(
-      measurements, [&](const MachineMeasurement& m) { return m.what == what && m.beside == beside; });
+std::string former_measurement_key(const nlohmann::json& facts) {
+  const auto measurements = facts.find("measurements");
+  const bool former =
+      measurements != facts.end() && std::ranges::any_of(*measurements, [](const nlohmann::json& m) {
+        return m.contains(kFormerConcurrentWith);
+      });
+  return former ? fmt::format("\"{}\" is read as \"{}\"", kFormerConcurrentWith, kConcurrentWith) : "";
+}
+
+const MachineMeasurement* MachineFacts::find(const std::string& what,
+                                             const std::string& concurrent_with) const {
+  const auto it = std::ranges::find_if(measurements, [&](const MachineMeasurement& m) {
+    return m.what == what && m.concurrent_with == concurrent_with;
+  });
   return it == measurements.end() ? nullptr : &*it;
 }
 
-double MachineFacts::lengthening(const std::string& what, const std::string& beside) const {
-  const MachineMeasurement *alone = find(what), *both = find(what, beside);
+double MachineFacts::lengthening(const std::string& what, const std::string& concurrent_with) const {
+  const MachineMeasurement *alone = find(what), *both = find(what, concurrent_with);
   return alone && both && alone->median_us > 0 ? both->median_us / alone->median_us : 0;
 }
 

@@ -1,5 +1,5 @@
-// What a machine does whatever the plan, as `sextant profile` has measured it: copies, matrix products, launches and
-// exchanges, each alone and beside another, and the state that the machine was in meanwhile.
+// What a machine does whatever the plan, as `sextant profile` has measured it: copies, GEMMs, launches and
+// collectives, each alone and concurrent with another, and the state that the machine was in meanwhile.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace sextant {
 
 struct MachineMeasurement {
   std::string what;  // "copy host_to_device 268435456B", "gemm bf16 8192x8192x8192", "all_reduce 4194304B g2"
-  std::string beside;                   // what ran all the while; empty: nothing
+  std::string concurrent_with;          // what ran all the while; empty: nothing
   double median_us = 0, spread_us = 0;  // of one call; the spread lies between the quartiles
   int samples = 0, outliers = 0;
   double rate_GBps = 0;  // bytes it moves by the median; of a copy within a memory, read and written; 0: none
@@ -42,12 +42,15 @@ struct MachineFacts {
   bool operator==(const MachineFacts&) const = default;
 
   // nullptr when it was not measured.
-  const MachineMeasurement* find(const std::string& what, const std::string& beside = "") const;
-  // By how much longer it takes beside the other than alone; 0 when either was not measured.
-  double lengthening(const std::string& what, const std::string& beside) const;
+  const MachineMeasurement* find(const std::string& what, const std::string& concurrent_with = "") const;
+  // How many times as long it takes while the other runs as alone; 0 when either was not measured.
+  double lengthening(const std::string& what, const std::string& concurrent_with) const;
 };
 
 void to_json(nlohmann::json&, const MachineFacts&);
 void from_json(const nlohmann::json&, MachineFacts&);  // throws ConfigError
+// "\"beside\" is read as \"concurrent_with\"" where the measurements of an object that was read have the key of version 0.1;
+// empty: they have not.
+std::string former_measurement_key(const nlohmann::json& facts);
 
 }  // namespace sextant

@@ -65,9 +65,15 @@ WorkProfile load_profile(const std::string& file_or_name, const std::filesystem:
     WorkProfile profile;
     with_json_file(file_or_name, [&](const nlohmann::json& j) {
       from_json(j, profile);
+      std::vector<std::string> former;
       if (!j.contains(kOperations))
-        profile.former = fmt::format("{}: \"{}\" is read as \"{}\"; the next version reads the latter alone",
-                                     file_or_name, kFormerOperations, kOperations);
+        former.push_back(fmt::format("\"{}\" is read as \"{}\"", kFormerOperations, kOperations));
+      const auto facts = j.find("facts");
+      if (std::string key = facts == j.end() ? "" : former_measurement_key(*facts); !key.empty())
+        former.push_back(std::move(key));
+      if (!former.empty())
+        profile.former = fmt::format("{}: {}; the next version reads the latter alone", file_or_name,
+                                     fmt::join(former, ", "));
     });
     return profile;
   }

@@ -16,7 +16,8 @@ void gemm_reference(const GemmArgs& g) {
   g.round_a == Fp8::none ? cuda::gemm_tiles(g) : cuda::gemm_fp8(g, true);
 }
 
-KernelTable make_table(const char* name, bool reference) {
+KernelTable make_table(const char* name, KernelSet set) {
+  const bool reference = set == KernelSet::reference;
   return {.name = name,
           .supports = computes_in,
           .gemm = reference ? gemm_reference : gemm,
@@ -53,9 +54,10 @@ KernelTable make_table(const char* name, bool reference) {
 
 }  // namespace
 
-const KernelTable* cuda_kernels(bool reference) {
-  static const KernelTable fast = make_table("cuda", false), plain = make_table("cuda-reference", true);
-  return reference ? &plain : &fast;
+const KernelTable* cuda_kernels(KernelSet set) {
+  static const KernelTable fast = make_table("cuda", KernelSet::fast),
+                           reference = make_table("cuda-reference", KernelSet::reference);
+  return set == KernelSet::reference ? &reference : &fast;
 }
 
 void lend_cuda_scratch(NativeStream native, void* data, std::int64_t bytes) {

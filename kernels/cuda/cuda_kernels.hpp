@@ -1,15 +1,18 @@
 // The GPU's kernel table; none in a build without CUDA (no_cuda.cpp).
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "kernels/kernel_table.hpp"
 
 namespace sextant {
 
-// nullptr when built without CUDA. Kernels run on the stream of their arguments (kernels/cuda/cuda_stream.hpp).
 // `reference`: own tiles in place of cuBLASLt and cuDNN, to hold those against.
-const KernelTable* cuda_kernels(bool reference = false);
+enum class KernelSet : std::uint8_t { fast, reference };
+
+// nullptr when built without CUDA. Kernels run on the stream of their arguments (kernels/cuda/cuda_stream.hpp).
+const KernelTable* cuda_kernels(KernelSet = KernelSet::fast);
 
 // The only scratch of this stream's kernels from now on (kernels/cuda/scratch.hpp); outlives their work.
 void lend_cuda_scratch(NativeStream, void* data, std::int64_t bytes);

@@ -3,7 +3,7 @@
 
 namespace sextant {
 
-const KernelTable* cuda_kernels(bool) { return nullptr; }
+const KernelTable* cuda_kernels(KernelSet) { return nullptr; }
 std::string attention_refusal(const AttentionShape&, const std::string&) { return "built without CUDA"; }
 std::string attention_fallback() { return ""; }
 std::string attention_second_choice() { return ""; }

@@ -76,7 +76,7 @@ std::vector<std::string> apply_kernels(const LoggedKernels& kernels, const Train
   // Its kernel counts where no flash attention runs, and is in kernels.attention then.
   std::erase(unfused, "masked_softmax_fusion");
   if (!unfused.empty())
-    notes.push_back(fmt::format("{} off, as the log says, and priced as {} usually runs it",
+    notes.push_back(fmt::format("{} off, as the log states, and priced as {} usually runs it",
                                 fmt::join(unfused, ", "), stack.name));
   const auto blocks = kernels.blocks();
   if (blocks && *blocks != stack.kernels.blocks)

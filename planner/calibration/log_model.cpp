@@ -79,14 +79,14 @@ std::vector<std::string> take_forms(const RunLog& log, ModelSpec& model) {
   std::vector<std::string> notes;
   if (const auto untied = log.said("untied"); untied && (*untied == 0) != model.tied_embeddings) {
     model.tied_embeddings = *untied == 0;
-    notes.push_back(fmt::format("the head {} the embedding's matrix, as the log says",
+    notes.push_back(fmt::format("the head {} the embedding's matrix, as the log states",
                                 model.tied_embeddings ? "shares" : "does not share"));
   }
   if (const auto biases = log.said("biases"); biases && (*biases == 1) != model.linear_bias)
-    notes.push_back(fmt::format("linear layers {} biases, as the log says: priced as {} has them",
+    notes.push_back(fmt::format("linear layers {} biases, as the log states: priced as {} has them",
                                 *biases == 1 ? "have" : "have no", model.name));
   if (const auto norms = log.said("qk_norm"); norms && (*norms == 1) != (model.qk_norm != QkNorm::none))
-    notes.push_back(fmt::format("queries and keys are {}, as the log says: priced as {} has them",
+    notes.push_back(fmt::format("queries and keys are {}, as the log states: priced as {} has them",
                                 *norms == 1 ? "normalized" : "not normalized", model.name));
   return notes;
 }

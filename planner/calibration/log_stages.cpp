@@ -105,7 +105,7 @@ std::optional<LogCut> chunks_of_log(const RunLog& log, const ModelSpec& model, c
     cut = layout_layers(log.pipeline_layout);
     column = "pipeline_model_parallel_layout";
   } else if (embedding || head) {
-    cut = accounted_layers(layers, chunks, embedding, head);
+    cut = accounted_layers(layers, chunks, {.embedding = embedding, .head = head});
     column = "account_for_embedding_in_pipeline_split";
   } else if (first > 0 || last > 0) {
     cut = first_last_layers(layers, plan.pp, plan.vp, first, last);

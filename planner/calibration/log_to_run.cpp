@@ -23,10 +23,10 @@ class Filling {
       : log_(log), model_(model), training_(training), plan_(plan), context_(context) {}
 
   std::vector<std::string> fill() {
-    set("layers", model_.n_layers, true, "--model");
-    set("hidden", model_.hidden, true, "--model");
-    set("heads", model_.n_heads, true, "--model");
-    set("ffn_hidden", model_.ffn_hidden, true, "--model");
+    compare("layers", model_.n_layers, "--model");
+    compare("hidden", model_.hidden, "--model");
+    compare("heads", model_.n_heads, "--model");
+    compare("ffn_hidden", model_.ffn_hidden, "--model");
     fill_seq_len();
     set("tp", plan_.tp, known("tp"), kPlan);
     set("pp", plan_.pp, known("pp"), kPlan);
@@ -67,13 +67,15 @@ class Filling {
                       : std::move(hint)});
   }
 
+  // `stated`: by the caller, at that place.
+  void compare(const char* column, int stated, const char* where) {
+    if (const auto value = says(column); value && *value != stated)
+      contradiction(column, fmt::format("{}", *value), fmt::format("{}, as {} states", stated, where));
+  }
+
   void set(const char* column, int& target, bool known, const char* where) {
-    const auto value = says(column);
-    if (!value) return;
-    if (known && *value != target)
-      contradiction(column, fmt::format("{}", *value), fmt::format("{}, as {} says", target, where));
-    else
-      target = static_cast<int>(*value);
+    if (known) return compare(column, target, where);
+    if (const auto value = says(column)) target = static_cast<int>(*value);
   }
 
   // Of more ranks than there can be nothing else is compared: their number would not fit its type.
@@ -146,7 +148,7 @@ class Filling {
       if (!agrees)
         contradiction("global_batch",
                       batch ? fmt::format("{}", *batch) : batch_as_printed(log_, training_.seq_len, *printed),
-                      fmt::format("{}, as --global-batch says", stated));
+                      fmt::format("{}, as --global-batch states", stated));
       return;
     }
     if (rounded && !batch) batch = only_multiple(*printed, at_once);
@@ -157,8 +159,9 @@ class Filling {
   std::optional<std::int64_t> only_multiple(std::int64_t printed, std::int64_t at_once) {
     const auto fit = multiples_printed_so(log_, training_.seq_len, printed, at_once);
     if (fit.size() == 1) {
-      notes_.push_back(fmt::format("global batch {}: the log says about {}, and {} go at once", fit.front(),
-                                   printed, at_once));
+      notes_.push_back(
+          fmt::format("global batch {}: the log prints about {}, and the ranks take {} at a time",
+                      fit.front(), printed, at_once));
       return fit.front();
     }
     problems_.push_back(
@@ -194,7 +197,7 @@ class Filling {
       const bool alike = layer_ranges(as_run, model_.n_layers) == layer_ranges(plan_, model_.n_layers);
       if (!alike && cut->assumed.empty())
         contradiction("layers", fmt::format("chunks of {} layers", fmt::join(cut->layers, ", ")),
-                      fmt::format("other chunks, as {} says", kPlan),
+                      fmt::format("other chunks, as {} states", kPlan),
                       "leave L out of the key: the log states them");
       return;
     }
@@ -210,12 +213,12 @@ class Filling {
                     : says("stages")         ? "stages"
                                              : "virtual_stages",
                     fmt::format("{} chunks a stage", *chunks),
-                    fmt::format("vp {}, as {} says", plan_.vp, kPlan));
+                    fmt::format("vp {}, as {} states", plan_.vp, kPlan));
     std::string note;
     const auto schedule = plan_.pp > 1 ? schedule_of_log(log_, &note) : std::nullopt;
     if (!note.empty()) notes_.push_back(std::move(note));
     if (schedule && known("schedule") && *schedule != plan_.schedule)
-      contradiction("schedule", log_.schedule, fmt::format("{}, as {} says", name(plan_.schedule), kPlan));
+      contradiction("schedule", log_.schedule, fmt::format("{}, as {} states", name(plan_.schedule), kPlan));
     if (known("vp")) return;
     const bool usual = plan_.vp > 1 ? plan_.schedule == PipelineSchedule::interleaved
                                     : plan_.schedule == PipelineSchedule::one_f_one_b;
@@ -243,7 +246,7 @@ class Filling {
     const bool alike = log_.format == LogFormat::torchtitan && zero && *zero >= 2 && plan_.zero_stage >= 2;
     if (zero && known("z") && *zero != plan_.zero_stage && !alike)
       contradiction(
-          "zero_stage", fmt::format("{}", *zero), fmt::format("{}, as {} says", plan_.zero_stage, kPlan),
+          "zero_stage", fmt::format("{}", *zero), fmt::format("{}, as {} states", plan_.zero_stage, kPlan),
           log_.format == LogFormat::megatron_lm || log_.format == LogFormat::megatron_bridge
               ? "it is 1 with use_distributed_optimizer True: write z1 or z0 as the run was, or leave it out"
               : "");
@@ -253,7 +256,7 @@ class Filling {
       if (context_.plan && on != plan_.sequence_parallel)
         contradiction(
             "sequence_parallel", on ? "on" : "off",
-            fmt::format("{}, as {} says", plan_.sequence_parallel ? "on" : "off", kPlan),
+            fmt::format("{}, as {} states", plan_.sequence_parallel ? "on" : "off", kPlan),
             on ? "write sp in the key" : "write nosp in the key: without it a layout with TP has it on");
       plan_.sequence_parallel = on;
     } else if (!context_.plan) {
@@ -264,7 +267,7 @@ class Filling {
       const int stated = plan_.shard_degree == plan_.dp ? 0 : plan_.shard_degree;
       if (context_.plan && degree != stated && says("dp") == plan_.dp)
         contradiction("shard_degree", fmt::format("{}", *shard),
-                      fmt::format("{}, as {} says", stated == 0 ? plan_.dp : stated, kPlan),
+                      fmt::format("{}, as {} states", stated == 0 ? plan_.dp : stated, kPlan),
                       fmt::format("write sd{} in the key", *shard));
       if (!context_.plan) plan_.shard_degree = degree;
     }
@@ -284,13 +287,13 @@ class Filling {
       else if (std::abs(share - plan_.optimizer_offload) > 0.005)
         contradiction(
             "optimizer_offload", share_text(share),
-            fmt::format("{}, as {} says", share_text(plan_.optimizer_offload), kPlan),
+            fmt::format("{}, as {} states", share_text(plan_.optimizer_offload), kPlan),
             share > 0 ? fmt::format("write oo{:.0f} in the key", 100 * share) : "leave oo out of the key");
     }
     if (const auto host = says("parameter_offload")) {
       if (context_.plan && (*host == 1) != plan_.parameter_offload)
         contradiction("parameter_offload", *host == 1 ? "on" : "off",
-                      fmt::format("{}, as {} says", plan_.parameter_offload ? "on" : "off", kPlan),
+                      fmt::format("{}, as {} states", plan_.parameter_offload ? "on" : "off", kPlan),
                       *host == 1 ? "write po in the key" : "leave po out of the key");
       plan_.parameter_offload = *host == 1;
     }
@@ -298,7 +301,7 @@ class Filling {
       if (context_.plan && *layers != plan_.activation_offload)
         contradiction(
             "activation_offload", fmt::format("{} layers", *layers),
-            fmt::format("{}, as {} says", plan_.activation_offload, kPlan),
+            fmt::format("{}, as {} states", plan_.activation_offload, kPlan),
             *layers > 0 ? fmt::format("write ao{} in the key", *layers) : "leave ao out of the key");
       plan_.activation_offload = static_cast<int>(*layers);
     }
@@ -318,7 +321,7 @@ class Filling {
                          Dtype& to) {
       if (!said) return;
       if (stated && *said != to)
-        contradiction(key, std::string(name(*said)), fmt::format("{}, as {} says", name(to), option));
+        contradiction(key, std::string(name(*said)), fmt::format("{}, as {} states", name(to), option));
       to = *said;
     };
     use("compute", log_.compute, context_.compute, "--precision, --set training.compute or the plan file",
@@ -359,7 +362,7 @@ class Filling {
     if (recompute.layers >= chunk) recompute.layers = -1;
     if (context_.plan && recompute.kind != plan_.recompute.kind)
       contradiction("recompute", std::string(name(recompute.kind)),
-                    fmt::format("{}, as {} says", name(plan_.recompute.kind), kPlan),
+                    fmt::format("{}, as {} states", name(plan_.recompute.kind), kPlan),
                     recompute.kind == RecomputeKind::full        ? "write full in the key"
                     : recompute.kind == RecomputeKind::selective ? "write sel in the key"
                                                                  : "leave it out of the key");

@@ -99,7 +99,7 @@ void require_right(std::string at, const std::string& wrong) {
   if (!counted || wrong.find_first_not_of('0') == std::string::npos) return;
   throw ConfigError(
       Problem{std::move(at), "#wrong", fmt::format("{} elements", wrong), "0",
-              "the collective's results were wrong, so that its times say nothing: find the device, "
+              "the collective's results were wrong, so that its times cannot be used: find the device, "
               "link or library that corrupts them, and measure again"});
 }
 
@@ -140,7 +140,7 @@ CollectiveKind kind_of_program(const Signs& signs, std::string_view text, const 
   }
   if (signs.rooted) refuse("a table of a collective with a root", "no layout uses these");
   if (!signs.reduces)
-    refuse("a table without a reduction that does not say which program printed it",
+    refuse("a table without a reduction that does not name the program that printed it",
            fmt::format("tables of all_gather and alltoall look the same: --nccl {}=all_gather", file));
   // 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter.
   return signs.bus_over_algorithm >= 1.0 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter;
@@ -151,14 +151,14 @@ void require_kind(CollectiveKind stated, const Signs& signs, std::string_view te
   const auto program = program_in(text);
   const bool reduces = stated != CollectiveKind::all_gather;
   if (program ? static_cast<std::size_t>(stated) == *program : signs.reduces == reduces) return;
-  throw ConfigError(Problem{file, "",
-                            program         ? fmt::format("a table of {}_perf", kPrograms[*program])
-                            : signs.reduces ? "a table of a reduction (redop)"
-                                            : "a table without a reduction (redop none)",
-                            fmt::format("one of {}_perf, as --nccl FILE={} says", name(stated), name(stated)),
-                            program && *program < kUsed
-                                ? fmt::format("leave out ={}: the file says it itself", name(stated))
-                                : "give the output of that program"});
+  throw ConfigError(Problem{
+      file, "",
+      program         ? fmt::format("a table of {}_perf", kPrograms[*program])
+      : signs.reduces ? "a table of a reduction (redop)"
+                      : "a table without a reduction (redop none)",
+      fmt::format("one of {}_perf, as --nccl FILE={} states", name(stated), name(stated)),
+      program && *program < kUsed ? fmt::format("leave out ={}: the file already states it", name(stated))
+                                  : "give the output of that program"});
 }
 
 // One rank and the node that it sits on; nodes are numbered as they are first named.
@@ -190,7 +190,7 @@ class ListedRanks {
     if (seen_.empty() || *seen_.rbegin() + 1 == static_cast<int>(seen_.size())) return;
     throw ConfigError(Problem{table_.file, "ranks",
                               fmt::format("{} of {} ranks in its list", seen_.size(), *seen_.rbegin() + 1),
-                              "the whole list, which says how many ranks sit on which node", ""});
+                              "the whole list, which gives the number of ranks on each node", ""});
   }
 
  private:

@@ -63,8 +63,9 @@ Problem unread_log(std::string_view text, const std::string& file) {
                       "(docs/calibrating.md)",
                       p.time)};
   if (has("CUDA out of memory") || has("OutOfMemoryError"))
-    return {file, "", "a run that went out of memory before its first step", formats,
-            "in a shortlist (plan --shortlist) it is told as \"outcome\": \"oom\": calibrate --tried FILE"};
+    return {
+        file, "", "a run that went out of memory before its first step", formats,
+        "in a shortlist (plan --shortlist) it is entered as \"outcome\": \"oom\": calibrate --tried FILE"};
   if (is_table(text))
     return {file, "", "a table or metrics as JSON", formats,
             "a table goes to --runs FILE.csv, with columns as sextant validate --example prints them"};

@@ -60,8 +60,8 @@ class Pipeline {
     const int link_stage = forward ? stage.stage() : to;  // gradients travel the same link backwards
     const StackRules& rules = context_.stack.rules;
     const bool overlaps = context_.plan.schedule == PipelineSchedule::interleaved
-                              ? rules.p2p_beside_compute_interleaved
-                              : rules.p2p_beside_compute_1f1b;
+                              ? rules.p2p_overlaps_compute_interleaved
+                              : rules.p2p_overlaps_compute_1f1b;
     Op op;
     op.role = OpRole::send;
     op.pass = forward ? Pass::forward : Pass::backward;

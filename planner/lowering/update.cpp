@@ -327,7 +327,7 @@ void StageLowering::begin_step() {
     emitter_.after(stage_, host_updated_);
     host_updated_ = kNoOp;
   }
-  if (gather && context_.plan.overlap_param_gather && !context_.stack.rules.gather_beside_forward) {
+  if (gather && context_.plan.overlap_param_gather && !context_.stack.rules.param_gather_overlaps_forward) {
     emitter_.after(stage_, last_gather);
     std::fill(gathered_.begin(), gathered_.end(), kNoOp);
   }

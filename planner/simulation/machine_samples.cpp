@@ -19,10 +19,10 @@ std::optional<MachineSample> sample_of(const MachineMeasurement& m) {
   if (took.v <= 0) return std::nullopt;
   const Measured what = parse_measurement(m.what);
   if (const auto* copy = std::get_if<CopyWork>(&what)) {
-    const bool overlaps_copy = std::holds_alternative<CopyWork>(parse_measurement(m.beside));
-    if (m.beside.empty() || overlaps_copy) return MachineSample{*copy, took};
+    const bool overlaps_copy = std::holds_alternative<CopyWork>(parse_measurement(m.concurrent_with));
+    if (m.concurrent_with.empty() || overlaps_copy) return MachineSample{*copy, took};
   }
-  if (!m.beside.empty()) return std::nullopt;
+  if (!m.concurrent_with.empty()) return std::nullopt;
   if (const auto* gemm = std::get_if<SquareGemm>(&what); gemm && gemm->ranks == 1)
     return MachineSample{priced(*gemm), took};
   if (const auto* within = std::get_if<CopyWithin>(&what)) return MachineSample{priced(*within), took};
@@ -76,10 +76,10 @@ std::map<std::string, double> interference_of(const MachineFacts& facts) {
     return std::holds_alternative<CopyWork>(m) ? "copy" : "";
   };
   for (const MachineMeasurement& m : facts.measurements) {
-    const Measured what = parse_measurement(m.what), beside = parse_measurement(m.beside);
-    const double longer = facts.lengthening(m.what, m.beside);
-    const std::string kind = kind_of(is_gemm(what) ? beside : what);
-    if (longer <= 0 || kind.empty() || is_gemm(what) == is_gemm(beside)) continue;
+    const Measured what = parse_measurement(m.what), other = parse_measurement(m.concurrent_with);
+    const double longer = facts.lengthening(m.what, m.concurrent_with);
+    const std::string kind = kind_of(is_gemm(what) ? other : what);
+    if (longer <= 0 || kind.empty() || is_gemm(what) == is_gemm(other)) continue;
     Mean& mean = found[is_gemm(what) ? kind + "_slows_compute" : "compute_slows_" + kind];
     mean.sum += longer - 1;
     ++mean.n;

@@ -27,8 +27,14 @@ void SlotWalk::add_saved_weight(RunningBytes::ByKind& base, int chunk) const {
   at(base, BufferKind::logits) += bytes_.logits;
 }
 
+SlotWalk::LayerForm SlotWalk::form_of(int layer) const {
+  const bool again = layer < again_;
+  return {.again = again, .resident = !again && layer < context_.plan.activation_offload};
+}
+
 template <class Layer>
-void SlotWalk::each_layer(RunningBytes& r, int count, bool backwards, const Layer& layer) const {
+void SlotWalk::each_layer(RunningBytes& r, int count, LayerOrder order, const Layer& layer) const {
+  const bool backwards = order == LayerOrder::backwards;
   const int again = std::min(again_, count),
             offloaded = std::clamp(context_.plan.activation_offload, again, count);
   const int ends[] = {0, again, offloaded, count};
@@ -57,11 +63,11 @@ void SlotWalk::forward(RunningBytes& r, int chunk) const {
     }
   }
   std::int64_t branch = 0;
-  each_layer(r, range.count, false, [&](int i) {
-    const bool again = i < again_;
-    const BufferKind kept = again ? BufferKind::workspace : BufferKind::activation;
-    if (again) r.alloc(BufferKind::activation, bytes_.saved_input);
-    branch = layer_forward(r, kept, again, branch, !again && i < context_.plan.activation_offload);
+  each_layer(r, range.count, LayerOrder::forwards, [&](int i) {
+    const LayerForm form = form_of(i);
+    const BufferKind kept = form.again ? BufferKind::workspace : BufferKind::activation;
+    if (form.again) r.alloc(BufferKind::activation, bytes_.saved_input);
+    branch = layer_forward(r, kept, form, branch);
   });
   if (chunk + 1 != context_.n_chunks()) return;
   r.alloc(BufferKind::activation, bytes_.saved_head);
@@ -89,7 +95,7 @@ void SlotWalk::backward(RunningBytes& r, int chunk) const {
     r.drop(dx);
     if (!split_) r.free(BufferKind::activation, bytes_.saved_head);
   }
-  each_layer(r, range.count, true, [&](int i) { layer_backward(r, i); });
+  each_layer(r, range.count, LayerOrder::backwards, [&](int i) { layer_backward(r, i); });
   if (chunk == 0 && sp_) r.temporary(bytes_.gathered);
 }
 
@@ -106,7 +112,7 @@ void SlotWalk::weight(RunningBytes& r, int chunk) const {
     r.free(BufferKind::activation, bytes_.saved_head);
     r.free(BufferKind::logits, bytes_.logits);
   }
-  each_layer(r, range.count, false, [&](int) {
+  each_layer(r, range.count, LayerOrder::forwards, [&](int) {
     gather();
     r.free(BufferKind::activation, bytes_.saved_mlp + bytes_.deferred_mlp);
     r.free(BufferKind::activation, bytes_.deferred_attention);
@@ -142,8 +148,9 @@ void SlotWalk::leave_attention(RunningBytes& r, BufferKind kept, std::int64_t ml
   r.drop(branch);
 }
 
-std::int64_t SlotWalk::layer_forward(RunningBytes& r, BufferKind kept, bool again, std::int64_t branch,
-                                     bool resident) const {
+std::int64_t SlotWalk::layer_forward(RunningBytes& r, BufferKind kept, LayerForm form,
+                                     std::int64_t branch) const {
+  const auto [again, resident] = form;
   r.alloc(kept, again ? bytes_.again_attention : (resident ? 0 : bytes_.saved_attention));
   r.drop(branch);
   if (context_.norms_after()) {
@@ -180,9 +187,10 @@ void SlotWalk::mlp_branch(RunningBytes& r) const {
   r.drop(leave_tp(r));
 }
 
-// As layer_backward(), with norms behind the products: a half begins with its norm's gradient, and the last to read what it
-// has kept is the backward of its first product.
-void SlotWalk::layer_backward_after(RunningBytes& r, bool again, bool resident) const {
+// As layer_backward(), with norms behind the GEMMs: a half begins with its norm's gradient, and the last to read what it
+// has kept is the backward of its first GEMM.
+void SlotWalk::layer_backward_after(RunningBytes& r, LayerForm form) const {
+  const auto [again, resident] = form;
   const BufferKind kept = again ? BufferKind::workspace : BufferKind::activation;
   if (again) {
     r.alloc(kept, bytes_.again_attention);
@@ -193,7 +201,7 @@ void SlotWalk::layer_backward_after(RunningBytes& r, bool again, bool resident) 
     r.free(BufferKind::activation, bytes_.saved_input);
   }
   const std::int64_t dy =
-      sp_ ? bytes_.gathered : bytes_.stream;  // the branch's gradient, as the product reads it
+      sp_ ? bytes_.gathered : bytes_.stream;  // the branch's gradient, as the GEMM reads it
   const auto enter = [&] {
     r.temporary(bytes_.stream);
     if (sp_) {
@@ -222,9 +230,9 @@ void SlotWalk::layer_backward_after(RunningBytes& r, bool again, bool resident) 
 }
 
 void SlotWalk::layer_backward(RunningBytes& r, int layer) const {
-  const bool again = layer < again_;
-  const bool resident = !again && layer < context_.plan.activation_offload;  // in the ring of copied layers
-  if (context_.norms_after()) return layer_backward_after(r, again, resident);
+  const LayerForm form = form_of(layer);
+  if (context_.norms_after()) return layer_backward_after(r, form);
+  const auto [again, resident] = form;
   const BufferKind kept = again ? BufferKind::workspace : BufferKind::activation;
   if (again) {
     r.alloc(kept, bytes_.again_attention);

@@ -77,7 +77,6 @@ class SlotWalk {
   void weight(RunningBytes&, int chunk) const;
   void drop_branch(RunningBytes&) const;
   void mlp_branch(RunningBytes&) const;
-  void layer_backward_after(RunningBytes&, bool again, bool resident) const;
   void layer_backward(RunningBytes&, int layer) const;  // of a chunk; what it keeps is there when it begins
 
  private:
@@ -87,15 +86,23 @@ class SlotWalk {
 
   // Layers are recomputed, offloaded or neither, in that order. From the second of a kind on each changes what is held by
   // the same bytes, so that the fullest moment is in the first two or in the last: those between are not walked.
+  enum class LayerOrder : std::uint8_t { forwards, backwards };
   template <class Layer>
-  void each_layer(RunningBytes&, int count, bool backwards, const Layer&) const;
+  void each_layer(RunningBytes&, int count, LayerOrder, const Layer&) const;
+
+  struct LayerForm {
+    bool again = false;  // recomputed in its backward
+    bool resident =
+        false;  // its activations lie in the ring of offloaded layers, which is there for the whole step
+  };
+  LayerForm form_of(int layer) const;
 
   // A partial result that has just been written leaves the tensor-parallel region; returns what remains of it.
   std::int64_t leave_tp(RunningBytes&) const;
   void attention_inputs(RunningBytes&) const;
   void leave_attention(RunningBytes&, BufferKind kept, std::int64_t mlp) const;
-  std::int64_t layer_forward(RunningBytes&, BufferKind kept, bool again, std::int64_t branch,
-                             bool resident) const;  // in a place that is there for the whole step
+  std::int64_t layer_forward(RunningBytes&, BufferKind kept, LayerForm, std::int64_t branch) const;
+  void layer_backward_after(RunningBytes&, LayerForm) const;
 
   const lowering::Context& context_;
   const ActivationBytes& bytes_;

@@ -66,18 +66,18 @@ std::optional<Problem> in_another_unit(std::span<const TimedRun> runs) {
 }
 
 // Source: the difference of two logarithms, each off by `noise`, has noise * sqrt(2); 19 of 20 stay within two of these.
-std::vector<Contradiction> contradictions(std::span<const MeasuredRun> runs, double noise) {
+std::vector<InconsistentPair> inconsistent_pairs(std::span<const MeasuredRun> runs, double noise) {
   const double most = 2 * std::sqrt(2.0) * noise;
-  std::map<std::string, Contradiction> ends;
+  std::map<std::string, InconsistentPair> ends;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    auto& [fast, slow] = ends.try_emplace(all_of(runs[i].run), Contradiction{i, i}).first->second;
+    auto& [fast, slow] = ends.try_emplace(all_of(runs[i].run), InconsistentPair{i, i}).first->second;
     if (runs[i].step < runs[fast].step) fast = i;
     if (runs[i].step > runs[slow].step) slow = i;
   }
-  std::vector<Contradiction> out;
+  std::vector<InconsistentPair> out;
   for (const auto& [inputs, c] : ends)
     if (std::log(runs[c.slow].step.v / runs[c.fast].step.v) > most) out.push_back(c);
-  std::ranges::sort(out, {}, [](const Contradiction& c) { return std::min(c.fast, c.slow); });
+  std::ranges::sort(out, {}, [](const InconsistentPair& c) { return std::min(c.fast, c.slow); });
   return out;
 }
 

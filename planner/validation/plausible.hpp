@@ -30,10 +30,10 @@ std::optional<Problem> in_another_unit(std::span<const TimedRun>);
 // Two runs, by index, that are one and the same to every model (layout, model, batch, cluster, stack), with times further
 // apart than `noise` (relative, of one run) puts 19 of 20 pairs. Of more than two the fastest and
 // the slowest.
-struct Contradiction {
+struct InconsistentPair {
   std::size_t fast = 0, slow = 0;
 };
-std::vector<Contradiction> contradictions(std::span<const MeasuredRun>, double noise);
+std::vector<InconsistentPair> inconsistent_pairs(std::span<const MeasuredRun>, double noise);
 
 // Same run, same time, same name: a row that was given twice. Indices of the later ones.
 std::vector<std::size_t> given_twice(std::span<const MeasuredRun>);

@@ -135,7 +135,7 @@ void Checkpoint::Impl::load(const fs::path& of_run, std::int64_t of_step) {
   }
   if (manifest.clock.step != step)
     damaged(kManifestName, "step", std::to_string(manifest.clock.step),
-            fmt::format("{}, as its folder says", step));
+            fmt::format("{}, as its folder is named", step));
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
     const StoredFile& stored_file = manifest.files[f];
     std::error_code error;

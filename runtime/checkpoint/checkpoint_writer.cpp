@@ -322,7 +322,8 @@ void CheckpointWriter::finish() {
   if (committed()) return;
   const int first = first_that_failed();
   if (rank_ != first)
-    throw Aborted(fmt::format("the last checkpoint could not be written; rank {} says why", first));
+    throw Aborted(fmt::format(
+        "the last checkpoint could not be written; the message of rank {} gives the reason", first));
   const auto saved = committed_checkpoints(options_.run);
   throw BackendError(
       fmt::format("the checkpoint of step {} could not be written: {}; {}", event_.step, problem_,

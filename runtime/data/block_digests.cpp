@@ -43,7 +43,7 @@ void BlockCheck::read_lines() {
   std::string text = read_text_file(blocks_, std::max(kMaxInputBytes, std::uintmax_t{seen_.size() * kLine}));
   if (const std::string found = digest(text); found != digest_)
     throw ConfigError(Problem{blocks_.string(), "", fmt::format("digest {}", found),
-                              fmt::format("{}, as the index says", digest_), kRestore});
+                              fmt::format("{}, as the index states", digest_), kRestore});
   if (text.size() != seen_.size() * kLine)
     throw ConfigError(Problem{blocks_.string(), "", fmt::format("{} bytes", text.size()),
                               fmt::format("{} lines of 32 digits", seen_.size()), kRestore});
@@ -61,10 +61,11 @@ void BlockCheck::touch(std::size_t file, std::size_t first, std::size_t size) {
     const std::string found = digest(bytes.subspan(begin, end - begin));
     const std::string expected = lines_.substr((before + block) * kLine, kLine - 1);
     if (found != expected)
-      throw ConfigError(Problem{
-          path.string(), fmt::format("bytes {} to {}", begin, end), fmt::format("digest {}", found),
-          fmt::format("{}, as line {} of {} says", expected, before + block + 1, blocks_.filename().string()),
-          fmt::format("the file was changed, is damaged, or is of another set: {}", kRestore)});
+      throw ConfigError(
+          Problem{path.string(), fmt::format("bytes {} to {}", begin, end), fmt::format("digest {}", found),
+                  fmt::format("{}, as line {} of {} states", expected, before + block + 1,
+                              blocks_.filename().string()),
+                  fmt::format("the file was changed, is damaged, or is of another set: {}", kRestore)});
     seen.store(true, std::memory_order_relaxed);
   }
 }

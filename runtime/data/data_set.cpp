@@ -43,7 +43,7 @@ void compare(const fs::path& path, const MappedFile& file, const std::string& ex
   }
   if (digest.text() != expected)
     throw ConfigError(Problem{path.string(), "", fmt::format("digest {}", digest.text()),
-                              fmt::format("{}, as the index says", expected),
+                              fmt::format("{}, as the index states", expected),
                               "the file was changed, or is damaged"});
 }
 
@@ -61,7 +61,7 @@ TokenRow::TokenRow(const fs::path& folder, const std::vector<DataShard>& shards,
         last != static_cast<std::uint64_t>(s.tokens))
       throw ConfigError(Problem{with_suffix(path, ".documents").string(), "",
                                 fmt::format("the last document ends at token {}", last),
-                                fmt::format("at {}, as the index says", s.tokens),
+                                fmt::format("at {}, as the index states", s.tokens),
                                 "it belongs to another shard"});
     shards_.push_back({s, std::move(tokens), std::move(documents), path});
     begins_.push_back(begins_.back() + s.tokens);

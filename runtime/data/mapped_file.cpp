@@ -28,7 +28,7 @@ MappedFile::MappedFile(const std::filesystem::path& path, std::size_t expected_b
   ::close(fd);
   if (!known) refuse("no regular file", "a file of tokens", "");
   if (size != expected_bytes)
-    refuse(fmt::format("{} bytes", size), fmt::format("{} bytes, as the index says", expected_bytes),
+    refuse(fmt::format("{} bytes", size), fmt::format("{} bytes, as the index states", expected_bytes),
            size < expected_bytes ? "it was cut, or belongs to another index" : "it belongs to another index");
   if (size > 0 && !range_) refuse(std::strerror(error), "a file that can be mapped", "");
 }

@@ -193,7 +193,7 @@ struct TextReader::File {
       size = std::max<std::int64_t>(0, static_cast<std::int64_t>(fs::file_size(path, none)));
     if (char first = 0; path.extension() == ".gz" && ::gzdirect(gz) && ::gzread(gz, &first, 1) == 1) {
       ::gzclose(gz);
-      refuse_text(name, "no gzip data", "a gzip file, as its name says",
+      refuse_text(name, "no gzip data", "a gzip file, by its name",
                   "was it downloaded whole, and not an error page?");
     }
   }

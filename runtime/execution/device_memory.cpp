@@ -12,7 +12,7 @@
 namespace sextant {
 
 bool takes_scratch(const KernelTable& kernels) {
-  return &kernels == cuda_kernels(false) || &kernels == cuda_kernels(true);
+  return &kernels == cuda_kernels(KernelSet::fast) || &kernels == cuda_kernels(KernelSet::reference);
 }
 
 std::int64_t fp8_table_bytes(const ExecutionGraph& graph) {

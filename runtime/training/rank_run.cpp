@@ -39,8 +39,8 @@ void together(const TrainingRun& run, Communicator& world, RunShared& shared, co
   shared.all_throw = true;
   if (why) std::rethrow_exception(why);
   if (!run.processes) throw Aborted(fmt::format("rank {:g} cannot begin", unable));
-  throw ConfigError(
-      Problem{"", fmt::format("rank {:g}", unable), "a reason not to begin", "none", "it says which"});
+  throw ConfigError(Problem{"", fmt::format("rank {:g}", unable), "a reason not to begin", "none",
+                            "its message gives the reason"});
 }
 
 // Processes of one MPI job may have been given different plans; they would wait for each other until the deadline.
@@ -76,7 +76,7 @@ void agree(const std::string& job, Communicator& world, RunShared& shared) {
   }
   if (!run.processes) throw Aborted("another rank cannot have its tokens");
   throw ConfigError(Problem{"", fmt::format("step {}", step), "a rank that cannot have its tokens",
-                            "tokens for all ranks", "it says why"});
+                            "tokens for all ranks", "its message gives the reason"});
 }
 
 // A rank is lost, and this one goes on with the others that are left: what it has goes into `carried`. `whole`: the trainer has

@@ -216,7 +216,7 @@ struct HuggingFaceFolder::Impl {
       const auto a = from.bytes(t), b = shard(at->second).bytes(*embedding);
       if (std::equal(a.begin(), a.end(), b.begin(), b.end())) return;
       throw ConfigError(Problem{path, t.name, fmt::format("other values than {}", name),
-                                "the same: config.json says tie_word_embeddings", ""});
+                                "the same: config.json states tie_word_embeddings", ""});
     }
     throw ConfigError(Problem{path, t.name, fmt::format("{} [{}]", name(t.type), fmt::join(t.shape, ", ")),
                               "no tensor of this name: config.json describes a model without it", ""});

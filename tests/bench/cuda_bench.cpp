@@ -103,7 +103,7 @@ Json attention(Bench& b) {
       const TensorView core =
           b.matrix(Dtype::fp32, 1, attention_core_elements(c.seq, c.heads, c.kv_heads, c.d));
       const auto positions = b.list(context_positions(c.seq, 1, 0));
-      const KernelTable& k = *cuda_kernels(tiles);
+      const KernelTable& k = *cuda_kernels(tiles ? KernelSet::reference : KernelSet::fast);
       const AttentionShape shape{.batch = c.batch,
                                  .heads = c.heads,
                                  .kv_heads = c.kv_heads,

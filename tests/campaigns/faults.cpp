@@ -168,9 +168,9 @@ std::string keep(const std::string& path) {
 template <class F>
 auto tried(Call call, const std::string& path, F f) -> decltype(f()) {
   using Result = decltype(f());
-  const int fate = verdict(call, path);
-  if (fate > 0) {
-    errno = fate;
+  const int injected = verdict(call, path);
+  if (injected > 0) {
+    errno = injected;
     if constexpr (std::is_pointer_v<Result>)
       return call == Call::map ? reinterpret_cast<Result>(MAP_FAILED) : nullptr;
     else
@@ -192,10 +192,10 @@ int opened(const std::string& path, int flags, F f) {
 template <class F>
 ssize_t written(int fd, std::size_t size, off_t at, F f) {  // at: -1 where the file stands
   const std::string path = path_of(fd);
-  const int fate = verdict(Call::write, path);
-  if (fate > 0) return refused(fate);
+  const int injected = verdict(Call::write, path);
+  if (injected > 0) return refused(injected);
   const std::lock_guard guard(order());
-  const ssize_t n = f(fate == kShort && size > 1 ? size / 2 : size);
+  const ssize_t n = f(injected == kShort && size > 1 ? size / 2 : size);
   if (power() && n > 0 && counts(path))
     note(fmt::format("write {} {} {}", identity(path), at < 0 ? ::lseek(fd, 0, SEEK_CUR) - n : at, n));
   return n;
@@ -204,8 +204,8 @@ ssize_t written(int fd, std::size_t size, off_t at, F f) {  // at: -1 where the 
 template <class F>
 int synced(int fd, F f) {
   const std::string path = path_of(fd);
-  const int fate = verdict(Call::sync, path);
-  if (fate > 0) return refused(fate);
+  const int injected = verdict(Call::sync, path);
+  if (injected > 0) return refused(injected);
   static long done = 0;
   const std::lock_guard guard(order());
   if (settings().lie > 0 && counts(path) && ++done >= settings().lie) return 0;
@@ -290,9 +290,9 @@ FOPEN(fopen)
 FOPEN(fopen64)
 
 ssize_t read(int fd, void* to, size_t size) {
-  const int fate = verdict(Call::read, path_of(fd));
-  if (fate > 0) return refused(fate);
-  return REAL(read)(fd, to, fate == kShort && size > 1 ? size / 2 : size);
+  const int injected = verdict(Call::read, path_of(fd));
+  if (injected > 0) return refused(injected);
+  return REAL(read)(fd, to, injected == kShort && size > 1 ? size / 2 : size);
 }
 ssize_t write(int fd, const void* from, size_t size) {
   return written(fd, size, -1, [&](size_t n) { return REAL(write)(fd, from, n); });
@@ -338,9 +338,9 @@ int mkdirat(int folder, const char* path, mode_t mode) noexcept {
   return made(path_at(folder, path), [&] { return REAL(mkdirat)(folder, path, mode); });
 }
 int close(int fd) {
-  const int fate = verdict(Call::close, path_of(fd));
+  const int injected = verdict(Call::close, path_of(fd));
   const int result = REAL(close)(fd);  // what fails to close is closed all the same
-  return fate > 0 ? (errno = fate, -1) : result;
+  return injected > 0 ? refused(injected) : result;
 }
 int link(const char* from, const char* to) noexcept {
   return tried(Call::link, path_at(AT_FDCWD, to), [&] { return REAL(link)(from, to); });
@@ -363,8 +363,8 @@ int fallocate(int fd, int mode, off_t at, off_t size) {
   return tried(Call::truncate, path_of(fd), [&] { return REAL(fallocate)(fd, mode, at, size); });
 }
 int posix_fallocate(int fd, off_t at, off_t size) {
-  const int fate = verdict(Call::truncate, path_of(fd));
-  return fate > 0 ? fate : REAL(posix_fallocate)(fd, at, size);
+  const int injected = verdict(Call::truncate, path_of(fd));
+  return injected > 0 ? injected : REAL(posix_fallocate)(fd, at, size);
 }
 #define MMAP(name, offset_type)                                                                       \
   void* name(void* at, size_t size, int protection, int flags, int fd, offset_type offset) noexcept { \

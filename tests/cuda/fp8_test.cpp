@@ -58,13 +58,14 @@ TEST_F(CudaFp8, CastsInEveryBit) {
                        every_value_up_to(size, static_cast<std::size_t>(rows * kCols)));
           const std::int64_t k = turned ? rows : kCols, m = turned ? kCols : rows;
           const Twin one(Dtype::bf16, k, k, identity(k)), c = Twin::poisoned(Dtype::fp32, m, k);
-          multiply(*cuda_kernels(true), a, one, c, turned, false, false, format, Fp8::e4m3, kCols, k, k);
+          multiply(*cuda_kernels(KernelSet::reference), a, one, c, turned, false, false, format, Fp8::e4m3,
+                   kCols, k, k);
           c.expect_alike(0, fmt::format("a up to {}, {} rows{}", size, rows, turned ? ", turned" : ""));
           // The same of b, which is turned where it is not transposed.
           const Twin left(Dtype::bf16, turned ? rows : kCols, turned ? rows : kCols,
                           identity(turned ? rows : kCols)),
               d = Twin::poisoned(Dtype::fp32, turned ? rows : kCols, turned ? kCols : rows);
-          multiply(*cuda_kernels(true), left, a, d, false, !turned, false, Fp8::e4m3, format,
+          multiply(*cuda_kernels(KernelSet::reference), left, a, d, false, !turned, false, Fp8::e4m3, format,
                    turned ? rows : kCols, kCols, turned ? kCols : rows);
           d.expect_alike(0, fmt::format("b up to {}, {} rows{}", size, rows, turned ? ", turned" : ""));
         }
@@ -91,8 +92,8 @@ TEST_F(CudaFp8, GemmsAsTheTwins) {
                 b(Dtype::bf16, tb ? e.n : e.k, (tb ? e.k : e.n) + 16, 3.0);
             const Twin c =
                 accumulate ? Twin(c_type, e.m, e.n + 16, 0.05) : Twin::poisoned(c_type, e.m, e.n + 16);
-            multiply(*cuda_kernels(reference), a, b, c, ta, tb, accumulate, of_a, Fp8::e4m3, ta ? e.m : e.k,
-                     tb ? e.k : e.n, e.n);
+            multiply(*cuda_kernels(reference ? KernelSet::reference : KernelSet::fast), a, b, c, ta, tb,
+                     accumulate, of_a, Fp8::e4m3, ta ? e.m : e.k, tb ? e.k : e.n, e.n);
             c.expect_columns_alike(
                 0, e.n, limit_of(c_type, reference),
                 fmt::format("{} {} x {} x {} form {}{}{}", reference ? "tiles" : "library", e.m, e.n, e.k,
@@ -148,7 +149,7 @@ TEST_F(CudaFp8, WhatIsKeptBetweenGemmsChangesNoBit) {
     return std::pair(to_doubles(dx.downloaded().view()), to_doubles(dw.downloaded().view()));
   };
   for (const bool reference : {true, false}) {
-    const KernelTable& table = *cuda_kernels(reference);
+    const KernelTable& table = *cuda_kernels(reference ? KernelSet::reference : KernelSet::fast);
     const auto plain = gradients(table, false, false, nullptr);
     EXPECT_EQ(gradients(table, true, false, nullptr), plain);
     EXPECT_EQ(gradients(table, true, true, nullptr), plain);
@@ -162,15 +163,16 @@ TEST_F(CudaFp8, WhatIsKeptBetweenGemmsChangesNoBit) {
 TEST_F(CudaFp8, AnotherFormatIsSeen) {
   for (const bool reference : {true, false}) {
     const Twin a(Dtype::bf16, 64, 256), b(Dtype::bf16, 64, 256), c = Twin::poisoned(Dtype::fp32, 64, 64);
-    on_both(*cuda_kernels(reference), [&](const KernelTable& k, bool gpu, NativeStream s) {
-      k.gemm({.a = a.on(gpu),
-              .b = b.on(gpu),
-              .c = c.on(gpu),
-              .transpose_b = true,
-              .round_a = gpu ? Fp8::e5m2 : Fp8::e4m3,
-              .round_b = Fp8::e4m3,
-              .stream = s});
-    });
+    on_both(*cuda_kernels(reference ? KernelSet::reference : KernelSet::fast),
+            [&](const KernelTable& k, bool gpu, NativeStream s) {
+              k.gemm({.a = a.on(gpu),
+                      .b = b.on(gpu),
+                      .c = c.on(gpu),
+                      .transpose_b = true,
+                      .round_a = gpu ? Fp8::e5m2 : Fp8::e4m3,
+                      .round_b = Fp8::e4m3,
+                      .stream = s});
+            });
     EXPECT_GT(relative_distance(to_doubles(c.downloaded().view()), to_doubles(c.on(false))), 2e-2);
   }
 }
@@ -181,7 +183,7 @@ TEST_F(CudaFp8, WhatIsNotFiniteShows) {
     values[77] = bad;
     const Twin a(Dtype::bf16, 32, 32, values), b(Dtype::bf16, 32, 32),
         c = Twin::poisoned(Dtype::fp32, 32, 32);
-    multiply(*cuda_kernels(false), a, b, c, false, true, false, Fp8::e5m2, Fp8::e4m3, 32, 32, 32);
+    multiply(*cuda_kernels(KernelSet::fast), a, b, c, false, true, false, Fp8::e5m2, Fp8::e4m3, 32, 32, 32);
     for (const double x : to_doubles(c.downloaded().view())) EXPECT_TRUE(std::isnan(x));
   }
 }

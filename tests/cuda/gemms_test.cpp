@@ -158,7 +158,7 @@ void expect_attention(bool reference) {
     for (const AttentionCase& c : attention_cases()) {
       if (left_out() || (dtype == Dtype::fp64 && c.d > 128)) continue;  // below
       const AttentionTrial trial(dtype, c);
-      trial.run(*cuda_kernels(reference));
+      trial.run(*cuda_kernels(reference ? KernelSet::reference : KernelSet::fast));
       EXPECT_EQ(trial.unlike(), "") << label(reference ? "attention tiles" : "attention", dtype, c.seq, c.d,
                                              c.heads * 100 + c.kv_heads * 10 + c.cp);
     }
@@ -220,7 +220,7 @@ void expect_masks(bool reference) {
     for (const Dtype dtype : kDtypes) {
       if (reference ? dtype != mine && left_out() : dtype != Dtype::bf16) continue;
       const AttentionTrial trial(dtype, c);
-      trial.run(*cuda_kernels(reference));
+      trial.run(*cuda_kernels(reference ? KernelSet::reference : KernelSet::fast));
       EXPECT_EQ(trial.unlike(), "") << label(reference ? "masked tiles" : "masked attention", dtype, c.seq,
                                              c.d, c.window)
                                     << (c.alibi ? " alibi" : "") << (c.documents ? " documents" : "")
@@ -236,7 +236,7 @@ TEST_F(CudaGemms, AnotherMaskIsSeen) {
   for (const bool reference : {true, false}) {
     const auto seen = [&](const AttentionCase& c, const AttentionTrial::Wrong& wrong) {
       const AttentionTrial trial(Dtype::bf16, c);
-      trial.run(*cuda_kernels(reference), wrong);
+      trial.run(*cuda_kernels(reference ? KernelSet::reference : KernelSet::fast), wrong);
       const std::string unlike = trial.unlike();
       for (const char* name : {"out", "lse", "dv", "dq", "dk"})
         EXPECT_NE(unlike.find(name), std::string::npos) << name << " of: " << unlike;
@@ -269,7 +269,7 @@ TEST_F(CudaGemms, TilesOutsideOfTheWindowAreSkipped) {
                                .window = window};
     const auto half = [&](const Twin& x, int which) { return x.on(true).column_range(which * kD, kD); };
     test_gpu()->launch(test_stream(), [&](NativeStream s) {
-      const KernelTable& table = *cuda_kernels(true);
+      const KernelTable& table = *cuda_kernels(KernelSet::reference);
       table.attention_forward({.shape = shape,
                                .q = q.on(true),
                                .k = half(kv, 0),
@@ -305,7 +305,7 @@ TEST_F(CudaGemms, AttentionOfAnotherScaleIsSeen) {
   for (const bool reference : {true, false})
     for (const Dtype dtype : kDtypes) {
       const AttentionTrial trial(dtype, {1, 2, 1, 64, 9});
-      trial.run(*cuda_kernels(reference), {.of_the_scale = 1.05});
+      trial.run(*cuda_kernels(reference ? KernelSet::reference : KernelSet::fast), {.of_the_scale = 1.05});
       const std::string unlike = trial.unlike();
       for (const char* name : {"out", "lse", "dv", "dq", "dk"})
         EXPECT_NE(unlike.find(name), std::string::npos) << name << " of: " << unlike;
@@ -370,15 +370,16 @@ void expect_gemms(bool reference) {
             const Twin a(dtype, ta ? e.k : e.m, ta ? e.m : e.k),
                 b(dtype, tb ? e.n : e.k, (tb ? e.k : e.n) + 8);
             const Twin c = accumulate ? Twin(c_type, e.m, e.n + 8) : Twin::poisoned(c_type, e.m, e.n + 8);
-            on_both(*cuda_kernels(reference), [&](const KernelTable& k, bool gpu, NativeStream s) {
-              k.gemm({.a = a.on(gpu),
-                      .b = b.on(gpu).column_range(0, tb ? e.k : e.n),
-                      .c = c.on(gpu).column_range(0, e.n),
-                      .transpose_a = ta,
-                      .transpose_b = tb,
-                      .accumulate = accumulate,
-                      .stream = s});
-            });
+            on_both(*cuda_kernels(reference ? KernelSet::reference : KernelSet::fast),
+                    [&](const KernelTable& k, bool gpu, NativeStream s) {
+                      k.gemm({.a = a.on(gpu),
+                              .b = b.on(gpu).column_range(0, tb ? e.k : e.n),
+                              .c = c.on(gpu).column_range(0, e.n),
+                              .transpose_a = ta,
+                              .transpose_b = tb,
+                              .accumulate = accumulate,
+                              .stream = s});
+                    });
             const auto got = to_doubles(c.downloaded().view().column_range(0, e.n)),
                        expected = to_doubles(c.on(false).column_range(0, e.n));
             EXPECT_LE(relative_distance(got, expected), bound_of(c_type, 4))

@@ -12,7 +12,7 @@ namespace sextant::testing {
 
 // All on the first one; `reference`: products and attention in own tiles.
 inline Ranks ranks_of_a_gpu(bool reference) {
-  Ranks ranks{.kernels = cuda_kernels(reference)};
+  Ranks ranks{.kernels = cuda_kernels(reference ? KernelSet::reference : KernelSet::fast)};
   ranks.around = [](std::span<std::unique_ptr<Communicator>> world) { share_cuda_device(world, 0); };
   ranks.device = [](int) { return make_cuda_device({.rehearses = false}); };
   return ranks;
@@ -20,7 +20,7 @@ inline Ranks ranks_of_a_gpu(bool reference) {
 
 // Each on its own, under NCCL.
 inline Ranks ranks_of_gpus(bool reference) {
-  Ranks ranks{.kernels = cuda_kernels(reference)};
+  Ranks ranks{.kernels = cuda_kernels(reference ? KernelSet::reference : KernelSet::fast)};
   ranks.connect = [](Communicator& local) {
     std::vector<int> all(static_cast<std::size_t>(local.size()));
     std::iota(all.begin(), all.end(), 0);

@@ -245,7 +245,7 @@ void expect_repeats(const KernelTable& table, bool gemm_alone) {
       EXPECT_EQ(now, first) << "run " << run;
   }
 }
-TEST_F(CudaKernels, RepeatInEveryBit) { expect_repeats(*cuda_kernels(true), false); }
+TEST_F(CudaKernels, RepeatInEveryBit) { expect_repeats(*cuda_kernels(KernelSet::reference), false); }
 TEST_F(CudaKernels, TheLibrarysGemmRepeats) { expect_repeats(table(), true); }
 
 // Negative controls: the comparison sees an element that was not written, and one that is wrong.

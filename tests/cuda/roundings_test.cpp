@@ -40,12 +40,13 @@ class CudaRoundings : public GpuTest {
               b(Dtype::bf16, tb ? e.n : e.k, tb ? e.k : e.n);
           const Twin c = Twin::poisoned(into, e.m, e.n);
           test_gpu()->launch(test_stream(), [&](NativeStream s) {
-            cuda_kernels(reference)->gemm({.a = a.on(true),
-                                           .b = b.on(true),
-                                           .c = c.on(true),
-                                           .transpose_a = ta,
-                                           .transpose_b = tb,
-                                           .stream = s});
+            cuda_kernels(reference ? KernelSet::reference : KernelSet::fast)
+                ->gemm({.a = a.on(true),
+                        .b = b.on(true),
+                        .c = c.on(true),
+                        .transpose_a = ta,
+                        .transpose_b = tb,
+                        .stream = s});
           });
           synchronize_gpu();
           const Matrix left(Dtype::fp64, a.on(false).rows, a.on(false).cols, to_doubles(a.on(false))),
@@ -110,7 +111,7 @@ class CudaRoundings : public GpuTest {
                               .scale = 1 / std::sqrt(static_cast<double>(c.d))};
       };
       test_gpu()->launch(test_stream(), [&](NativeStream s) {
-        const KernelTable& table = *cuda_kernels(reference);
+        const KernelTable& table = *cuda_kernels(reference ? KernelSet::reference : KernelSet::fast);
         table.attention_forward({.shape = shape(true),
                                  .q = q.on(true),
                                  .k = k.on(true),

@@ -36,7 +36,7 @@ TEST_F(CudaTrace, EveryOperationThatLaunchesKernelsIsSeen) {
     const ExecutionGraph graph = lower_tiny(key, 4, 8, stack);
     TrainingRun run{.graph = graph,
                     .stack = stack,
-                    .kernels = *cuda_kernels(true),
+                    .kernels = *cuda_kernels(KernelSet::reference),
                     .sequences = synthetic_sequences(graph.model.vocab_size, graph.training.global_batch, 1),
                     .weights = random_weights(graph.model, 1)};
     run.cuda = CudaDeviceOptions{.rehearses = false};

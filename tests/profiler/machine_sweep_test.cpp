@@ -126,8 +126,8 @@ TEST(MachineSweep, OfTwoRanks) {
   EXPECT_NEAR(sum->rate_GBps, 65536 / sum->median_us * 1e-3, 1e-6) << "2 (n - 1) / n of the bytes";
   // Whether two calls were ever under way together is the machine's to say; if they were, both have a time.
   for (const MachineMeasurement& m : facts.measurements) {
-    if (m.beside.empty()) continue;
-    EXPECT_GT(facts.lengthening(m.what, m.beside), 0) << m.what << " beside " << m.beside;
+    if (m.concurrent_with.empty()) continue;
+    EXPECT_GT(facts.lengthening(m.what, m.concurrent_with), 0) << m.what << " beside " << m.concurrent_with;
   }
   EXPECT_EQ(facts.lengthening("launch", "the moon"), 0);
 

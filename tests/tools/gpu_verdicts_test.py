@@ -146,7 +146,7 @@ class Verdicts(unittest.TestCase):
                  "predicted against measured classes of operations"),
                 (set_to((1 << 36) + 1, "training", 2, "rounds", 1, "sextant", "memory", "allocated_bytes"),
                  "memory that the runtime allocates, against the plan"),
-                (set_to((1 << 36) + 1, "training", 2, "foretold_bytes"),
+                (set_to((1 << 36) + 1, "training", 2, "predicted_bytes"),
                  "memory that the runtime allocates, against the plan"),
                 (set_to(102.1, "training", 1, "driver_peak_GiB"), "planned peak against what the driver reports"),
                 (set_to(0.849, "kernels", "memory_bound", 0, "share_of_copy"), "own kernels, share of the copy bandwidth"),

@@ -113,7 +113,8 @@ void AdaptiveRun::meet(std::unique_ptr<Runnable>& runnable) {
     }
   }
   text = processes_->hear(text);
-  if (text.empty()) throw BackendError(decides() ? why : "rank 0 has found no layout; it says why");
+  if (text.empty())
+    throw BackendError(decides() ? why : "rank 0 has found no layout; its message gives the reason");
   const int planned = file_.plan.world();
   file_ = nlohmann::json::parse(text).get<PlanFile>();
   runnable = std::make_unique<Runnable>(running_, file_, profile_, presets_);

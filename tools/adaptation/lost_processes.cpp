@@ -83,8 +83,9 @@ std::string AdaptiveRun::heard_of_first(const std::function<std::string()>& say)
   }
   text = processes_->hear(text);
   if (text.empty())
-    throw BackendError(
-        decides() ? why : "a rank was lost, and the first of those that are left cannot go on; it says why");
+    throw BackendError(decides() ? why
+                                 : "a rank was lost, and the first of those that are left cannot continue; "
+                                   "its message gives the reason");
   return text;
 }
 

@@ -181,11 +181,11 @@ def ours(r):
             if row["profiled"]:
                 with open(plan + ".profile") as file:
                     row["profile"] = json.load(file)
-                foretold = r.json(f"simulate {name}", [os.path.join(BIN, "sextant"), "simulate", "--plan", plan, "--profile",
+                predicted = r.json(f"simulate {name}", [os.path.join(BIN, "sextant"), "simulate", "--plan", plan, "--profile",
                                                        plan + ".profile", "--json", *PRESETS], 20)
-                if foretold:
-                    row["planned_peak_GiB"] = foretold["prediction"]["peak_memory_GiB"]
-                    row["foretold_bytes"] = foretold.get("runtime_bytes")
+                if predicted:
+                    row["planned_peak_GiB"] = predicted["prediction"]["peak_memory_GiB"]
+                    row["predicted_bytes"] = predicted.get("runtime_bytes")
         if not any(x.get("sextant") for x in row["rounds"]):
             row["rounds"].append({"sextant": timed(r, row, plan, name)})
         r.save()

@@ -129,7 +129,8 @@ def memory_allocated(results):
     cases = []
     for name, row in rows_of(results):
         memory = [(r.get("sextant") or {}).get("memory") for r in row["rounds"]]
-        apart = [max(abs(m["allocated_bytes"] - foretold) for foretold in (m["planned_bytes"], row.get("foretold_bytes")) if foretold)
+        simulated = row.get("predicted_bytes", row.get("foretold_bytes"))  # the latter in results of version 0.1
+        apart = [max(abs(m["allocated_bytes"] - predicted) for predicted in (m["planned_bytes"], simulated) if predicted)
                  for m in memory if m]
         cases.append((name, max(apart) if apart else None, row.get("refused") or "no run ended well"))
     return judge("memory that the runtime allocates, against the plan", 0, cases, at_least=False, unit="bytes")

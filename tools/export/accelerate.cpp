@@ -172,7 +172,8 @@ ExportContent accelerate_content(const PlanFile& file, const std::string& versio
   out.checker = "accelerate";
   out.notes.push_back(
       "weights and tokens are random: model() and batches() in train.py are yours, as are checkpoints");
-  if (deepspeed) out.notes.push_back("accelerate.yaml says where ds_config.json is, seen from this folder");
+  if (deepspeed)
+    out.notes.push_back("accelerate.yaml gives the path of ds_config.json relative to this folder");
   return out;
 }
 

@@ -76,7 +76,7 @@ ExportContent write_smp(const PlanFile& file, const std::string& version) {
   out.notes.push_back(
       "check.py holds smp_config.json against AWS's list of parameters: the library itself cannot be "
       "installed elsewhere");
-  out.notes.push_back("settings.py is what your script must say itself: SMP's file has no key for it");
+  out.notes.push_back("settings.py is what your script must set itself: SMP's file has no key for it");
   return out;
 }
 

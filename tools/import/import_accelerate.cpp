@@ -140,7 +140,7 @@ ImportedRun import_accelerate(const nlohmann::json& settings, const ImportSource
   run.formats.compute = *format;
   run.formats.parameter = *format == Dtype::fp8 ? Dtype::bf16 : *format;
   run.assumed.emplace_back(
-      "micro-batches of 1, and gradients accumulated as stated here: the training program says them (--plan "
+      "micro-batches of 1, and gradients accumulated as stated here: the training program sets them (--plan "
       "...mbs2, --global-batch)");
   if (run.plan.recompute.kind == RecomputeKind::none) run.assumed.emplace_back("no recomputation");
   for (std::string& key : k.unread()) run.unread.push_back(std::move(key));

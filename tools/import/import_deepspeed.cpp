@@ -138,7 +138,7 @@ void read_deepspeed_batch(ForeignKeys& k, const TrainerOptions& trainer, Importe
   else if (run.global_batch)
     run.micro_is_rest = true;
   else
-    run.assumed.emplace_back("micro-batches of 1: the training program says it");
+    run.assumed.emplace_back("micro-batches of 1: the training program sets them");
   if (!run.global_batch || run.micro_is_rest) run.accumulation = steps.value_or(1);
   run.seq_len = trainer.count({"--max-seq-len", "--max-seq-length", "--block-size", "--model-max-length",
                                "--seq-length", "--cutoff-len"});
@@ -210,7 +210,7 @@ ImportedRun import_deepspeed(const nlohmann::json& settings, const CommandFlags&
   if (trainer.on({"--gradient-checkpointing"}))
     run.plan.recompute.kind = RecomputeKind::full;
   else
-    run.assumed.emplace_back("no recomputation, unless --plan says full: the training program decides");
+    run.assumed.emplace_back("no recomputation, unless --plan states full: the training program decides");
   if (k.is("activation_checkpointing.cpu_checkpointing"))
     run.unread.emplace_back("activation_checkpointing.cpu_checkpointing true");
   if (k.is("activation_checkpointing.partition_activations"))

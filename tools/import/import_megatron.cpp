@@ -144,7 +144,7 @@ void read_pipeline(MegatronOptions& o, ImportedRun& run) {
     if (chunks && static_cast<int>(chunks->size()) % p.pp == 0)
       p.vp = static_cast<int>(chunks->size()) / p.pp;
   } else if (embedding || head) {
-    chunks = accounted_layers(layers, p.pp * p.vp, embedding, head);
+    chunks = accounted_layers(layers, p.pp * p.vp, {.embedding = embedding, .head = head});
     stated = embedding ? "--account-for-embedding-in-pipeline-split" : "--account-for-loss-in-pipeline-split";
   } else if (first > 0 || last > 0) {
     chunks = first_last_layers(layers, p.pp, p.vp, first, last);

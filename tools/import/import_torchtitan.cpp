@@ -177,7 +177,7 @@ void read_titan_pipeline(ForeignKeys& k, int layers, ImportedRun& run) {
     }
     if (per_stage)
       run.unread.push_back(fmt::format(
-          "parallelism.pipeline_parallel_layers_per_stage {}: no model says how many layers there are",
+          "parallelism.pipeline_parallel_layers_per_stage {}: no model states the number of layers",
           *per_stage));
     return;
   }
@@ -267,8 +267,8 @@ void read_titan_recompute(ForeignKeys& k, int layers, ImportedRun& run) {
       run.assumed.push_back(fmt::format("one layer of {} recomputed: {} of each chunk", *every, r.layers));
     } else if (*every > 1) {
       run.unread.push_back(
-          fmt::format("activation_checkpoint.selective_ac_option {}: taken as full, as no model says how "
-                      "many layers there are",
+          fmt::format("activation_checkpoint.selective_ac_option {}: taken as full, as no model states "
+                      "the number of layers",
                       *every));
     }
   } else if (mode == "memory_budget") {

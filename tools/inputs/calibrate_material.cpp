@@ -107,10 +107,9 @@ ProfileFit read_profile(const std::string& file, const MaterialOptions& options,
     if (taken_on(profile, cluster.device)) return profile_priors(profile, file, cluster, presets, rules);
     devices.insert(cluster.device.name);
   }
-  throw ConfigError(
-      Problem{file, "machine", profile.machine.empty() ? "(not stated)" : profile.machine,
-              fmt::format("a profile of {}", fmt::join(devices, " or ")),
-              "what one device reaches says nothing about another: profile the one of the runs"});
+  throw ConfigError(Problem{file, "machine", profile.machine.empty() ? "(not stated)" : profile.machine,
+                            fmt::format("a profile of {}", fmt::join(devices, " or ")),
+                            "rates of one device do not hold for another: profile the one of the runs"});
 }
 
 // A row that was given twice counts once; other runs of one name are different runs, which the answer cannot tell apart.

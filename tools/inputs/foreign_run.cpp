@@ -28,7 +28,7 @@ ImportedRun read_foreign_run(const std::string& file, const std::filesystem::pat
 
 void require_beside(const ImportedRun& run, const QuestionOptions& options) {
   if (options.cluster.empty())
-    throw UsageError(fmt::format("--cluster is missing: {} says {}\n  for example: --cluster {}x8xh100",
+    throw UsageError(fmt::format("--cluster is missing: {} states {}\n  for example: --cluster {}x8xh100",
                                  run.file,
                                  run.gpus ? fmt::format("that it starts {} ranks, and not on what", *run.gpus)
                                           : "nothing about the machine",

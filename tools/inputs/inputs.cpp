@@ -8,6 +8,7 @@
 #include "core/base/file_io.hpp"
 #include "core/cluster/cluster_files.hpp"
 #include "core/model/model_files.hpp"
+#include "core/plan/former_stack.hpp"
 #include "core/plan/plan_key.hpp"
 #include "core/runs/framework_map.hpp"
 #include "planner/calibration/calibration_file.hpp"
@@ -83,8 +84,9 @@ bool guesses_positions(const std::string& note) { return note.starts_with("max_p
 // A value that an option and --set state both must be one.
 void check_stated_once(const char* key, const char* option, int stated, int set) {
   if (stated > 0 && stated != set)
-    check_input({Problem{"", key, fmt::format("{}", set), fmt::format("{}, as {} says", stated, option), ""}},
-                "--set");
+    check_input(
+        {Problem{"", key, fmt::format("{}", set), fmt::format("{}, as {} states", stated, option), ""}},
+        "--set");
 }
 
 // Puts a question together, part by part; each rests on those before it.
@@ -221,6 +223,9 @@ void QuestionReader::take_settings() {
                          "--stack NAME asks for another"}},
                 "--set");
   if (run_) suit_version(*run_, question_.stack);
+  for (std::string& setting : options_.set)
+    if (const std::string change = take_present_name(setting); !change.empty())
+      question_.former.push_back(former_text("--set", {change}));
   apply_settings(question_.stack, options_.set, "stack");
   // One figure that is stated holds for one rank too.
   if (is_set("stack.memory.outside_GiB") && !is_set("stack.memory.outside_alone_GiB"))

@@ -55,18 +55,18 @@ void check_framework(const RunLog& log, const Question& q, const ParallelPlan& p
   const std::string said = fmt::format("a log of {}", kLogFormatNames.at(format));
   const auto refused = refuses(q.stack, plan, q.model, q.training);
   if (same && refused)
-    material.notes.push_back(fmt::format("{}: {} ({}, as --stack says) refuses the layout {}: {}", log.file,
+    material.notes.push_back(fmt::format("{}: {} ({}, as --stack states) refuses the layout {}: {}", log.file,
                                          q.stack.name, q.stack.version, plan_key(plan), refused->text));
   if (same || !stack_stated || std::ranges::find(known, q.stack.name) == known.end()) return;
   const std::string hint =
       fmt::format("--stack {} is the log's own; without --stack it is taken", kStackOfLog.at(format));
   if (refused)
     throw ConfigError(Problem{log.file, "framework", said,
-                              fmt::format("one of {}, as --stack says, which refuses the layout {} ({})",
+                              fmt::format("one of {}, as --stack states, which refuses the layout {} ({})",
                                           q.stack.name, plan_key(plan), refused->text),
                               hint});
   material.warnings.push_back(
-      fmt::format("{} is {}, and --stack says {}: its kernels and what it does at which time are "
+      fmt::format("{} is {}, and --stack states {}: its kernels and what it does at which time are "
                   "fitted as if {} had done it; {}\n",
                   log.file, said, q.stack.name, q.stack.name, hint));
 }
@@ -182,13 +182,13 @@ void LogReader::begin_layout() {
   const bool of_stages = log_.format == LogFormat::deepspeed && log_.value == StepValue::seconds;
   if (of_stages && !log_.says.contains("pp"))
     throw UsageError(
-        fmt::format("{} is of DeepSpeed's pipeline engine, and does not say how many stages it ran\n  for "
+        fmt::format("{} is of DeepSpeed's pipeline engine, and does not state how many stages it ran\n  for "
                     "example: --log "
                     "{}=tp2.pp2.z1.mbs1",
                     file_, file_));
   if (!log_.says.contains("tp") && !log_.says.contains("dp"))
     throw UsageError(fmt::format(
-        "{} does not say which layout it ran\n  for example: --log {}=tp2.pp2.dp16.z1.mbs1", file_, file_));
+        "{} does not state which layout it ran\n  for example: --log {}=tp2.pp2.dp16.z1.mbs1", file_, file_));
   plan_.overlap_grad_reduce = question_.stack.can.overlap_grad_reduce;
   plan_.overlap_param_gather = question_.stack.can.overlap_param_gather;
 }
@@ -252,9 +252,10 @@ void LogReader::check_machine() {
   const auto said = log_.said("gpus_of_node");
   if (said && *said != node && plan_.world() > std::min<std::int64_t>(node, *said) &&
       !options_.allow_other_device)
-    throw ConfigError(Problem{
-        file_, "devices", fmt::format("{} GPUs of a node", *said), fmt::format("{}, as --cluster says", node),
-        "give the cluster that it was measured on; --allow-other-device takes it all the same"});
+    throw ConfigError(
+        Problem{file_, "devices", fmt::format("{} GPUs of a node", *said),
+                fmt::format("{}, as --cluster states", node),
+                "give the cluster that it was measured on; --allow-other-device takes it all the same"});
 }
 
 void LogReader::warn_of_unsteady_steps() {
@@ -264,7 +265,7 @@ void LogReader::warn_of_unsteady_steps() {
   material_.warnings.push_back(
       fmt::format("{}: steps are not steady, the slower ones take {:.0f} % longer than the faster: the "
                   "median is used; a run that "
-                  "slows down, or shares its machine, says little about a layout\n",
+                  "slows down, or shares its machine, is weak evidence about a layout\n",
                   file_, 100 * *spread));
 }
 

@@ -260,7 +260,7 @@ nlohmann::ordered_json report_json(const SearchReport& report) {
           {"others_share", report.others_share},
           {"stopped", report.stopped},
           {"best_bound_s", report.best_bound.v},
-          {"moved_simulated", report.moved},
+          {"rebalanced_simulated", report.moved},
           {"refinements_simulated", report.refined},
           {"search_time_s", report.wall_s}};
 }

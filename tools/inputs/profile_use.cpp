@@ -110,7 +110,7 @@ GivenProfile load_profile_of(const std::string& file, const DeviceSpec& device,
     throw ConfigError(Problem{file, "machine",
                               profile.table.machine.empty() ? "(not stated)" : profile.table.machine,
                               fmt::format("a profile of {}, the device that is planned for", device.name),
-                              "what one device takes says nothing about another: sextant profile, there"});
+                              "times of one device do not hold for another: run sextant profile there"});
   if (const auto& facts = profile.table.facts;
       profile.table.works.empty() &&
       (!facts || (machine_samples(*facts).empty() && interference_of(*facts).empty())))

@@ -151,8 +151,9 @@ RunData::RunData(const DataOptions& o, const PlanFile& file, std::uint64_t seed)
     if (!std::filesystem::is_directory(folder))
       throw ConfigError(Problem{folder, "", std::filesystem::exists(folder) ? "a file" : "no such folder",
                                 "a data set: a folder made by 'sextant data'",
-                                o.of_the_run ? "the run has read it there so far: --data says where it is now"
-                                             : "--data names it"});
+                                o.of_the_run
+                                    ? "the run has read it there so far: --data gives its present path"
+                                    : "--data names it"});
     sets_.push_back({std::make_shared<const DataSet>(folder), weight});
     names_.push_back(folder);
     paths_.push_back(absolute(folder));

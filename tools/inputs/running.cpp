@@ -148,7 +148,7 @@ void add_comm_option(CLI::App& app, RunningOptions& o) {
            {.flag = "--comm",
             .metavar = "local|mpi|env",
             .text = "ranks as threads of this process, one per MPI process, or one per process of another "
-                    "launcher that says who is who in the environment: torchrun, srun. Not given: what "
+                    "launcher that sets ranks in the environment: torchrun, srun. Not given: what "
                     "started this process beside others, else local"},
            o.comm);
 }
@@ -249,7 +249,7 @@ Runnable::Runnable(const RunningOptions& options, PlanFile file, const std::stri
 }
 
 const KernelTable& Runnable::kernels() const {
-  if (on_gpu()) return *cuda_kernels(options_.gemms == "exact");
+  if (on_gpu()) return *cuda_kernels(options_.gemms == "exact" ? KernelSet::reference : KernelSet::fast);
   return options_.gemms == "exact" ? cpu_reference_kernels() : cpu_kernels();
 }
 

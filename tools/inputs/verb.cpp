@@ -15,7 +15,7 @@ namespace {
 
 // Keys of version 0.1 beside those that took their place, for one version: who reads answers with a program has time to
 // follow. To be taken out with version 0.3.
-constexpr std::array<std::array<std::string_view, 2>, 18> kFormerKeys = {{
+constexpr std::array<std::array<std::string_view, 2>, 23> kFormerKeys = {{
     {"outcomes", "fates"},
     {"outcome", "fate"},
     {"inconsistent", "contradiction"},
@@ -34,6 +34,11 @@ constexpr std::array<std::array<std::string_view, 2>, 18> kFormerKeys = {{
     {"predicted_from", "rests_on"},
     {"slow_gemms", "slow_products"},
     {"measured_operations", "works"},
+    {"concurrent_with", "beside"},
+    {"rebalanced_simulated", "moved_simulated"},
+    {"gained_by_rebalancing_share", "gained_by_moves_share"},
+    {"inconsistencies", "contradictions"},
+    {"snapshot_GiB", "staging_GiB"},
 }};
 
 // What `outcome` says, and what `fate` said.

@@ -30,7 +30,7 @@ void check_device(const Origin& o, const ClusterSpec& cluster, std::vector<Probl
   const double has = gib(cluster.device.memory);
   if (o.device_GiB > 0 && names_device(o.device, cluster.device) && std::abs(o.device_GiB / has - 1) > 0.04)
     problems.push_back({o.file, "device", fmt::format("{} with {:.1f} GiB", o.device, o.device_GiB),
-                        fmt::format("{:.1f} GiB of {}, as --cluster says", has, cluster.device.name),
+                        fmt::format("{:.1f} GiB of {}, as --cluster states", has, cluster.device.name),
                         kAnotherMachine});
   std::vector<std::string> named = o.device.empty() ? o.printed.devices : std::vector<std::string>{o.device};
   if (!o.device.empty() && !names_product(product_of(o.device)) && !names_device(o.device, cluster.device)) {
@@ -42,7 +42,7 @@ void check_device(const Origin& o, const ClusterSpec& cluster, std::vector<Probl
       std::ranges::any_of(named, [&](const std::string& d) { return names_device(d, cluster.device); }))
     return;
   problems.push_back({o.file, "device", fmt::format("{}", fmt::join(named, ", ")),
-                      fmt::format("{}, as --cluster says", cluster.device.name), kAnotherMachine});
+                      fmt::format("{}, as --cluster states", cluster.device.name), kAnotherMachine});
 }
 
 // `ranks_of_node` are listed by a table, which may have been made with part of a node; a log's layout lies on whole nodes.
@@ -53,9 +53,10 @@ void check_node(const Origin& o, const ClusterSpec& cluster, std::vector<Problem
   const bool whole_job = o.printed.of_ranks == 0 || o.printed.of_ranks == o.ranks;
   const bool smaller = most > 0 && most < node && (o.nodes > 1 || o.ranks_of_node > 0);
   if (most > node || (smaller && o.ranks_of_node == 0 && whole_job))
-    problems.push_back({o.file, "ranks", fmt::format("{} on one node", most),
-                        fmt::format("{}{} of a node, as --cluster says", most > node ? "at most " : "", node),
-                        kAnotherMachine});
+    problems.push_back(
+        {o.file, "ranks", fmt::format("{} on one node", most),
+         fmt::format("{}{} of a node, as --cluster states", most > node ? "at most " : "", node),
+         kAnotherMachine});
   else if (smaller && o.ranks_of_node > 0)
     notes.push_back(
         fmt::format("{}: {} rank{} on {}, taken as {} of the {} GPUs of a node of --cluster; if its nodes "
@@ -71,16 +72,16 @@ void check_network(const Origin& o, const ClusterSpec& cluster, std::vector<Prob
   // Omni-Path's hosts show verbs too.
   if (said != kind && !(kind == "omnipath" && said == "infiniband"))
     problems.push_back(
-        {o.file, "network", fmt::format("{}, as NCCL's lines say", said),
-         fmt::format("{} ({}), as --cluster says", kind, cluster.fabric.name),
+        {o.file, "network", fmt::format("{}, as NCCL's lines report", said),
+         fmt::format("{} ({}), as --cluster states", kind, cluster.fabric.name),
          "--cluster NxGxDEVICE@FABRIC names another (sextant presets fabrics); --allow-other-device "
          "takes it all the same"});
   else if (o.printed.nics > 0 && o.printed.nics < cluster.node.nics)
     problems.push_back(
         {o.file, "network",
-         fmt::format("{} NIC{} on a node, as NCCL's lines say", o.printed.nics,
+         fmt::format("{} NIC{} on a node, as NCCL's lines report", o.printed.nics,
                      o.printed.nics == 1 ? "" : "s"),
-         fmt::format("{} ({}), as --cluster says", cluster.node.nics, cluster.fabric.name),
+         fmt::format("{} ({}), as --cluster states", cluster.node.nics, cluster.fabric.name),
          "--cluster NxGxDEVICE@FABRIC names another (sextant presets fabrics), or NCCL_IB_HCA left some "
          "out; --allow-other-device takes it all the same"});
 }

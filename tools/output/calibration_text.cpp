@@ -30,22 +30,22 @@ std::string calibration_summary(const Calibration& c) {
     return fmt::format(
         "{} runs: mean error {:.1f} %, which a fit does not better: {:.1f} % for a run that was left out of "
         "it. The "
-        "presets stay; intervals know how far off these runs were. Runs of other layouts may say more",
+        "presets stay; intervals know how far off these runs were. Runs of other layouts may show more",
         c.rows, c.mape_before, c.mape_left_out);
   const std::string all = fmt::format("{} run{}: mean error {:.1f} % before, {:.1f} % after", c.rows,
                                       c.rows == 1 ? "" : "s", c.mape_before, c.mape_after);
   return c.rows == 1 ? all : fmt::format("{}; {:.1f} % for a run that was left out", all, c.mape_left_out);
 }
 
-void print_contradictions(Session& session, const Material& m, const Calibration& c,
-                          const std::vector<Contradiction>& pairs) {
+void print_inconsistent_pairs(Session& session, const Material& m, const Calibration& c,
+                              const std::vector<InconsistentPair>& pairs) {
   constexpr std::size_t kShown = 5;
   const auto name = [](const MeasuredRun& r) {
     return r.at.empty() || r.at == r.id ? r.id : fmt::format("{} ({})", r.at, r.id);
   };
   for (std::size_t i = 0; i < pairs.size() && i < kShown; ++i) {
     const auto [fast, slow] = pairs[i];
-    const double lower = m.runs[fast].step.v, upper = m.runs[slow].step.v, said = c.after[fast];
+    const double lower = m.runs[fast].step.v, upper = m.runs[slow].step.v, predicted = c.after[fast];
     print_wrapped(
         session.terminal.out, session.terminal,
         fmt::format(
@@ -53,8 +53,8 @@ void print_contradictions(Session& session, const Material& m, const Calibration
             "both are the same. No constants give both: {} {:.4g} s, {:+.0f} % off the one and {:+.0f} % off "
             "the other, {}. Correct or remove the wrong one, or state what differed",
             name(m.runs[fast]), lower, name(m.runs[slow]), upper,
-            c.taken ? "the fit says" : "the presets say", said, 100 * (said / lower - 1),
-            100 * (said / upper - 1),
+            c.taken ? "the fit predicts" : "the presets predict", predicted, 100 * (predicted / lower - 1),
+            100 * (predicted / upper - 1),
             c.taken ? "and what it moved to lie between them moves every other prediction"
                     : "and a fit that lies between them was not taken"));
   }
@@ -103,7 +103,7 @@ void print_constants(Session& session, const Material& m, const Calibration& c) 
         "{} constant{} stay{} at the presets, since the fit that would move {} was not taken\n", rejected,
         rejected == 1 ? "" : "s", rejected == 1 ? "s" : "", rejected == 1 ? "it" : "them");
   if (silent > 0)
-    out << fmt::format("{} more stay{} at the presets: the data say too little about {}\n", silent,
+    out << fmt::format("{} more stay{} at the presets: the data determine {} too little\n", silent,
                        silent == 1 ? "s" : "", silent == 1 ? "it" : "them");
 }
 
@@ -320,7 +320,7 @@ Json in_vain_json(const TriedInVain& t) {
 
 Json calibration_json(const Material& m, const Calibration& c,
                       const std::vector<std::optional<double>>& peaks, const std::vector<LeftOut>& left_out,
-                      const std::vector<Contradiction>& pairs) {
+                      const std::vector<InconsistentPair>& pairs) {
   Json runs = Json::array(), networks = Json::array();
   for (std::size_t i = 0; i < m.runs.size(); ++i)
     runs.push_back(fitted_run_json(m.runs[i], c.before[i], c.after[i], peaks[i]));
@@ -332,10 +332,10 @@ Json calibration_json(const Material& m, const Calibration& c,
               {"networks", networks}};
   for (const ProfileFit& p : m.profiles) out["profiles"].push_back(profile_fit_json(p));
   for (const auto& [fast, slow] : pairs)
-    out["contradictions"].push_back({{"run_ids", {m.runs[fast].id, m.runs[slow].id}},
-                                     {"at", {m.runs[fast].at, m.runs[slow].at}},
-                                     {"measured_s", {m.runs[fast].step.v, m.runs[slow].step.v}},
-                                     {"after_s", c.after[fast]}});
+    out["inconsistencies"].push_back({{"run_ids", {m.runs[fast].id, m.runs[slow].id}},
+                                      {"at", {m.runs[fast].at, m.runs[slow].at}},
+                                      {"measured_s", {m.runs[fast].step.v, m.runs[slow].step.v}},
+                                      {"after_s", c.after[fast]}});
   for (const TriedInVain& t : m.in_vain) out["out_of_memory"].push_back(in_vain_json(t));
   if (!m.warnings.empty()) out["warnings"] = m.warnings;
   if (!m.notes.empty()) out["notes"] = m.notes;

@@ -20,7 +20,8 @@ void print_in_vain(Session&, const Material&);
 // What was measured by itself, before any whole step.
 void print_measured_alone(Session&, const Material&);
 // Pairs of runs that no constant can both give, with both times and what the fit makes of them.
-void print_contradictions(Session&, const Material&, const Calibration&, const std::vector<Contradiction>&);
+void print_inconsistent_pairs(Session&, const Material&, const Calibration&,
+                              const std::vector<InconsistentPair>&);
 void print_constants(Session&, const Material&, const Calibration&);
 // `peaks`: predicted, in GiB, by run; nothing where none was measured.
 void print_residuals(Session&, const Material&, const Calibration&,
@@ -33,6 +34,6 @@ std::string next_step(const std::string& output, const Material&, const Calibrat
 
 nlohmann::ordered_json calibration_json(const Material&, const Calibration&,
                                         const std::vector<std::optional<double>>& peaks,
-                                        const std::vector<LeftOut>&, const std::vector<Contradiction>&);
+                                        const std::vector<LeftOut>&, const std::vector<InconsistentPair>&);
 
 }  // namespace sextant

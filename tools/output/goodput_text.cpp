@@ -17,8 +17,8 @@ double checkpoint_GB(const Job& job) {
   return static_cast<double>(checkpoint_size(job.model, job.training, job.stack).total().v) / 1e9;
 }
 
-// What each rank holds in host memory while it saves beside training, beyond the predicted memory.
-double staging_GiB(const Job& job, const ParallelPlan& plan) {
+// Host memory of each rank for the snapshot that is written while training continues, beyond the predicted memory.
+double snapshot_GiB(const Job& job, const ParallelPlan& plan) {
   return gib(checkpoint_size(job.model, job.training, job.stack).total()) / plan.world();
 }
 
@@ -37,7 +37,7 @@ std::string goodput_text(const Job& job, const ParallelPlan& plan, Seconds step,
       duration(save->pause(kind).v),
       kind == SaveKind::blocking
           ? ""
-          : fmt::format(" while each rank copies {:.2f} GiB to host memory", staging_GiB(job, plan)));
+          : fmt::format(" while each rank copies {:.2f} GiB to host memory", snapshot_GiB(job, plan)));
   const auto g = goodput(job, plan, step, kind);
   if (!g) return price + "; --node-mtbf-hours states how often one pays";
   const GoodputSplit split = goodput_split(*failure_model(job, plan.world(), kind), Seconds(g->interval_s));
@@ -73,7 +73,7 @@ void add_goodput(nlohmann::ordered_json& j, const Job& job, const ParallelPlan& 
                   {"saving_share", split.saving},
                   {"redone_share", split.redone},
                   {"restarting_share", split.restarting},
-                  {"staging_GiB", kind == SaveKind::blocking ? 0 : staging_GiB(job, plan)}};
+                  {"snapshot_GiB", kind == SaveKind::blocking ? 0 : snapshot_GiB(job, plan)}};
 }
 
 }  // namespace sextant

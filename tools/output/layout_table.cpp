@@ -83,7 +83,7 @@ nlohmann::ordered_json ranked_json(const RankedPlan& r) {
   nlohmann::ordered_json j = prediction_json(r.plan, r.prediction);
   j["slower_share"] = r.slower;
   j["tie"] = r.tie;
-  j["gained_by_moves_share"] = r.before_moves ? 1 - r.simulated / *r.before_moves : 0.0;
+  j["gained_by_rebalancing_share"] = r.before_moves ? 1 - r.simulated / *r.before_moves : 0.0;
   j["gained_by_refinement_share"] =
       r.before_refinement ? 1 - r.before_moves.value_or(r.simulated) / *r.before_refinement : 0.0;
   return j;

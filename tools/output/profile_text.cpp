@@ -60,10 +60,10 @@ void print_facts(Session& session, const MachineFacts& facts) {
                {"x alone", Align::right},
                {"outliers", Align::right, 2}});
   for (const MachineMeasurement& m : facts.measurements)
-    table.add_row({short_name(m.what, true), short_name(m.beside, false),
+    table.add_row({short_name(m.what, true), short_name(m.concurrent_with, false),
                    fmt::format("{:.{}f}", m.median_us, m.median_us < 1 ? 3 : 1),
                    quartiles(m.spread_us, m.median_us), rate_text(m),
-                   m.beside.empty() ? "" : decimals(facts.lengthening(m.what, m.beside), 2),
+                   m.concurrent_with.empty() ? "" : decimals(facts.lengthening(m.what, m.concurrent_with), 2),
                    count(m.outliers)});
   if (!facts.measurements.empty()) out << table.render(session.terminal, session.common.wide) << '\n';
   if (facts.conditions.empty()) return;

@@ -81,7 +81,7 @@ std::string legend_of_others(int unknown, bool several) {
       "tau: Kendall's, inside groups of four layouts and more; regret: what the layout predicted "
       "best loses against the "
       "best measured, and the best measured of three; OOM found: of the runs that ran out of "
-      "memory; false: said to, "
+      "memory; false: predicted to, "
       "and did not; memory: error of the peak, and peaks inside their interval";
   if (unknown > 0)
     text += fmt::format("; not counted as false: {} that do not state what they recompute, and may have",

@@ -17,18 +17,18 @@ namespace {
 
 ReportSection rates_section(const MachineFacts& facts) {
   ReportSection out{.title = "What the machine does", .lead = "GEMMs, copies and launches, each alone."};
-  ReportTable table{"Measurements", {{"what", false}, {"beside", false}, {"median"}, {"TFLOP/s"}, {"GB/s"}}};
-  std::vector<ChartBar> products;
+  ReportTable table{"Measurements",
+                    {{"what", false}, {"concurrent with", false}, {"median"}, {"TFLOP/s"}, {"GB/s"}}};
+  std::vector<ChartBar> gemms;
   for (const MachineMeasurement& m : facts.measurements) {
-    table.rows.push_back({words(m.what), m.beside.empty() ? "nothing" : words(m.beside),
+    table.rows.push_back({words(m.what), m.concurrent_with.empty() ? "nothing" : words(m.concurrent_with),
                           seconds_text(1e-6 * m.median_us),
                           m.rate_TFLOPS > 0 ? fmt::format("{:.1f}", m.rate_TFLOPS) : "",
                           m.rate_GBps > 0 ? fmt::format("{:.1f}", m.rate_GBps) : ""});
-    if (m.rate_TFLOPS > 0 && m.beside.empty())
-      products.push_back(
-          {words(m.what), m.rate_TFLOPS, fmt::format("{:.1f} TFLOP/s", m.rate_TFLOPS), "blue"});
+    if (m.rate_TFLOPS > 0 && m.concurrent_with.empty())
+      gemms.push_back({words(m.what), m.rate_TFLOPS, fmt::format("{:.1f} TFLOP/s", m.rate_TFLOPS), "blue"});
   }
-  if (!products.empty()) out.chart = bars_chart("Rate of GEMMs", "TFLOP/s", products);
+  if (!gemms.empty()) out.chart = bars_chart("Rate of GEMMs", "TFLOP/s", gemms);
   out.tables.push_back(std::move(table));
   return out;
 }
@@ -40,7 +40,7 @@ ReportSection device_collectives_section(const MachineFacts& facts) {
   for (const MachineMeasurement& m : facts.measurements) {
     const Measured what = parse_measurement(m.what);
     const auto* collective = std::get_if<MeasuredCollective>(&what);
-    if (!collective || !m.beside.empty() || !(m.rate_GBps > 0)) continue;
+    if (!collective || !m.concurrent_with.empty() || !(m.rate_GBps > 0)) continue;
     std::string name =
         fmt::format("{}, {} ranks", words(m.what.substr(0, m.what.find(' '))), collective->ranks);
     if (collective->nodes > 1) name += fmt::format(" on {} nodes", collective->nodes);

@@ -54,7 +54,7 @@ void give_ranks(TracedJob& job) {
   }
   if (by_order > 0)
     job.remarks.push_back(fmt::format(
-        "{} of {} traces do not say their rank: ranks are taken in the order of files and devices (a file "
+        "{} of {} traces do not state their rank: ranks are taken in the order of files and devices (a file "
         "called ...rank3... is rank 3)",
         by_order, job.ranks.size()));
   std::ranges::stable_sort(job.ranks, {}, [](const RankSteps& r) { return r.trace.rank; });
@@ -65,12 +65,12 @@ void check_one_job(TracedJob& job) {
     const RankTrace& t = r.trace;
     if (t.world > 0 && job.world > 0 && t.world != job.world)
       throw ConfigError(Problem{t.file, "distributedInfo.world_size", fmt::format("{}", t.world),
-                                fmt::format("{}, as the other traces say", job.world),
+                                fmt::format("{}, as the other traces state", job.world),
                                 "give the ranks of one job"});
     if (job.world == 0) job.world = t.world;
     if (!t.device.empty() && !job.device.empty() && t.device != job.device)
       throw ConfigError(Problem{t.file, "deviceProperties", t.device,
-                                fmt::format("{}, as the other traces say", job.device),
+                                fmt::format("{}, as the other traces state", job.device),
                                 "give the ranks of one job"});
     if (job.device.empty()) job.device = t.device;
   }

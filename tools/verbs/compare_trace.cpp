@@ -42,7 +42,7 @@ void require_job_of_plan(const TracedJob& job, const std::string& file, const Qu
                         "compare with a plan of as many"});
   if (!any_device && !job.device.empty() && !names_device(job.device, q.cluster.device))
     problems.push_back({file, "device", job.device,
-                        fmt::format("{}, as the plan says", q.cluster.device.name),
+                        fmt::format("{}, as the plan states", q.cluster.device.name),
                         "compare with a plan for the device that it was measured on; --allow-other-device "
                         "takes it all the same"});
   if (!problems.empty()) throw ConfigError(std::move(problems));

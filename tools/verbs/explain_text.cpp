@@ -146,7 +146,7 @@ void print_rank(Session& session, const Explained& e, const std::string& proof) 
 
 void print_runners_up(Session& session, const std::vector<RunnerUp>& runners_up) {
   if (runners_up.empty()) return;
-  session.terminal.out << (runners_up.front().kind.empty() ? "\nnext best\n" : "\ninstead of it\n");
+  session.terminal.out << (runners_up.front().kind.empty() ? "\nnext best\n" : "\nalternatives\n");
   for (const RunnerUp& r : runners_up) {
     std::string text = r.kind.empty() ? "" : r.kind + ": ";
     text +=

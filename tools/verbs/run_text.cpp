@@ -39,7 +39,7 @@ void tell_options(const RunJob& job, const RunStart& start) {
   if (!adopted.changed.empty()) tell("other than in the run so far: " + adopted.changed);
   if (!adopted.not_kept.empty()) tell("not kept in the folder of this run, and now: " + adopted.not_kept);
   if (job.options.checkpoints.keep_all)
-    tell("no checkpoint is dropped, as it is not known which the run wants: --keep-every says so");
+    tell("no checkpoint is dropped, as it is not known which the run keeps: --keep-every N sets it");
   if (start.from && start.init_given) tell("--init is not read: the weights are those of the checkpoint");
   if (start.from && !job.data.same_as(start.from->manifest().data))
     tell("the tokens are others than those of the run so far");

@@ -142,7 +142,7 @@ struct Fitted {
   Material material;
   Calibration constants;
   std::vector<std::optional<double>> peaks;  // predicted, by run
-  std::vector<Contradiction> pairs;
+  std::vector<InconsistentPair> pairs;
   Refit refit;
   std::vector<LeftOut> left_out;  // of --leave-out
   std::vector<SourceScore> memory_left_out;
@@ -174,7 +174,7 @@ Fitted fit_all(const CalibrateOptions& options, const std::filesystem::path& pre
   if (!options.refit) {
     check_units(m, f.constants);
     // Published runs of one layout scatter, which a fit of the presets expects; one's own should not.
-    f.pairs = contradictions(m.runs, std::hypot(rules.own_noise, rules.own_residual.sigma));
+    f.pairs = inconsistent_pairs(m.runs, std::hypot(rules.own_noise, rules.own_residual.sigma));
   }
   f.refit = refit_rest(options, presets, f.constants);
   if (options.leave_out) {
@@ -209,7 +209,7 @@ void print_fitted(Session& session, const CalibrateOptions& options, const Fitte
   const Material& m = f.material;
   auto& out = session.terminal.out;
   if (!m.runs.empty()) print_wrapped(out, session.terminal, calibration_summary(f.constants));
-  print_contradictions(session, m, f.constants, f.pairs);
+  print_inconsistent_pairs(session, m, f.constants, f.pairs);
   print_in_vain(session, m);
   print_measured_alone(session, m);
   print_constants(session, m, f.constants);
@@ -264,7 +264,7 @@ void add_material_options(CLI::App& app, MaterialOptions& o) {
   add_list(app,
            {.flag = "--nccl",
             .metavar = "FILE[=KIND]",
-            .text = "output of an nccl-tests program; KIND where it does not say: all_reduce, "
+            .text = "output of an nccl-tests program; KIND where it does not state one: all_reduce, "
                     "all_gather or reduce_scatter; repeatable"},
            o.nccl);
   add_list(app,

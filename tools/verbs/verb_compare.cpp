@@ -246,7 +246,7 @@ Verb compare_verb() {
       .summary = "predicted against measured time of a run, operation by operation",
       .description =
           "Joins the predicted timeline of a plan with those that sextant run measured, by operation, "
-          "and says "
+          "and reports "
           "which part of the step and which operations explain the difference. With --scale all "
           "arguments are "
           "runs, each with a plan of its own. Traces of other frameworks, as the PyTorch profiler "

@@ -82,7 +82,7 @@ ExitCode check_data(Session& session, const DataVerbOptions& o) {
   if (const auto file = data.folder() / t.file; !t.file.empty())
     if (const std::string found = digest(read_text_file(file)); found != t.digest)
       throw ConfigError(Problem{file.string(), "", fmt::format("digest {}", found),
-                                fmt::format("{}, as the index says", t.digest),
+                                fmt::format("{}, as the index states", t.digest),
                                 "the file was changed, or is damaged"});
   if (session.common.json) {
     Json answer = index_json(data.index());
@@ -90,7 +90,7 @@ ExitCode check_data(Session& session, const DataVerbOptions& o) {
     print_json(session, "data", answer);
   } else {
     print_index(session, data.index());
-    session.terminal.out << "every byte is as the index says\n";
+    session.terminal.out << "every byte matches the index\n";
   }
   return ExitCode::ok;
 }

@@ -315,7 +315,7 @@ Run define_explain(CLI::App& app) {
   add_number(app,
              {.flag = "--budget-s",
               .metavar = "SECONDS",
-              .text = "stop after this time with what was found; 0 = until all is said",
+              .text = "stop after this time with what was found; 0 = until all is explained",
               .unit = "seconds",
               .min = 0,
               .max = 1e6},

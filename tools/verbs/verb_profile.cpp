@@ -79,7 +79,7 @@ class Profiling {
     if (!watch_.missing().empty())
       note("clocks, temperature and power of the GPU are not known: " + watch_.missing());
     if (o.quick)
-      note("--quick: small copies, GEMMs and models, whose figures say little of a machine at work");
+      note("--quick: small copies, GEMMs and models, whose figures are not those of a machine under load");
     for (const std::string& plan : o.plans) {
       PlanFile file = load_plan_file(plan);
       tell_former(session, file.former);

@@ -78,7 +78,7 @@ Verb report_verb() {
       .summary = "make one HTML report with charts of plans, runs and answers",
       .description =
           "Makes one HTML file of plan files, profiles, folders of runs and what other verbs printed with "
-          "--json, told apart "
+          "--json, recognized "
           "by their content. It needs no network. A plan file is simulated anew for what it does not hold: "
           "memory and time "
           "by stage, the timeline of a step, layouts one change away. What is known of the same layout "

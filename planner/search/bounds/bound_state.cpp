@@ -186,7 +186,7 @@ void StageStateTimes::begin_compute() {
     }
   }
   if (!gathers_ && !of_.ring_parameters) start = std::max(start, host_back_);
-  if (gathers_ && plan_.overlap_param_gather && !of_.rules.gather_beside_forward)
+  if (gathers_ && plan_.overlap_param_gather && !of_.rules.param_gather_overlaps_forward)
     start = std::max(start, lane_);
   const std::int64_t cleared = layout_.padded - (of_.rules.gradients_begin_written ? layout_.elements : 0);
   if (!of_.ring_gradients && cleared > 0) start += of_.state_work(StateKind::zero, cleared);

@@ -206,8 +206,9 @@ void clear_times(const ParallelPlan& plan, const StackSpec& stack, PipelineTimes
   p.pp = plan.pp;
   p.vp = plan.vp;
   p.schedule = plan.schedule;
-  p.p2p_overlaps = plan.schedule == PipelineSchedule::interleaved ? stack.rules.p2p_beside_compute_interleaved
-                                                                  : stack.rules.p2p_beside_compute_1f1b;
+  p.p2p_overlaps = plan.schedule == PipelineSchedule::interleaved
+                       ? stack.rules.p2p_overlaps_compute_interleaved
+                       : stack.rules.p2p_overlaps_compute_1f1b;
   const auto chunks = static_cast<std::size_t>(plan.pp * plan.vp);
   for (auto* list : {&p.forward, &p.backward, &p.busy_forward, &p.busy, &p.weight, &p.layer_forward,
                      &p.layer_backward, &p.slowed, &p.regather})

@@ -29,8 +29,8 @@ TEST(Meta, ParamsGiveThePresets) {
   const auto notes =
       notes_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 32000})"));
   ASSERT_EQ(notes.size(), 2U);
-  EXPECT_TRUE(has(notes[0], "tied_embeddings: the file does not say; false is taken")) << notes[0];
-  EXPECT_TRUE(has(notes[1], "max_positions: the file does not say; 2048 is taken")) << notes[1];
+  EXPECT_TRUE(has(notes[0], "tied_embeddings: the file does not state it; false is taken")) << notes[0];
+  EXPECT_TRUE(has(notes[1], "max_positions: the file does not state it; 2048 is taken")) << notes[1];
   EXPECT_THROW(notes_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 32000,
                                         "max_seq_len": 0})")),
                ConfigError);

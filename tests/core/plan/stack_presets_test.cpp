@@ -94,5 +94,29 @@ TEST(StackPresets, DiffersOnGenerations) {
       EXPECT_EQ(load_stack(name, shipped(), generation).name, name);
 }
 
+// Rules by their names of version 0.1, over a base that has today's.
+TEST(StackPresets, FormerNamesOfRulesAreRead) {
+  const std::string rules = R"("rules":{"joined_products":false,"p2p_beside_compute_1f1b":false})";
+  const std::string own =
+      written("former.json", R"({"base":"sextant","name":"own",)" + rules +
+                                 R"(,"on_generation":{"hopper":{"rules":{"gather_beside_forward":false}}}})");
+  const StackRules base = load_stack("sextant", shipped()).rules;
+  ASSERT_TRUE(base.fused_projections && base.p2p_overlaps_compute_1f1b && base.param_gather_overlaps_forward);
+  std::vector<std::string> notes;
+  const StackRules read = load_stack(own, shipped(), "hopper", &notes).rules;
+  EXPECT_FALSE(read.fused_projections || read.p2p_overlaps_compute_1f1b ||
+               read.param_gather_overlaps_forward);
+  ASSERT_EQ(notes.size(), 1u);
+  for (const char* part :
+       {"former.json: ", "rules.joined_products is read as fused_projections",
+        "rules.p2p_beside_compute_1f1b is read as p2p_overlaps_compute_1f1b",
+        "on_generation.hopper.rules.gather_beside_forward is read as param_gather_overlaps_forward",
+        "; the next version reads the latter alone"})
+    EXPECT_NE(notes[0].find(part), std::string::npos) << notes[0];
+  EXPECT_EQ(notes[0].find("interleaved"), std::string::npos) << notes[0];
+  const std::string both = R"({"name":"x","rules":{"joined_products":false,"fused_projections":true}})";
+  EXPECT_NE(error_of(written("both.json", both)).find("rules.joined_products"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace sextant

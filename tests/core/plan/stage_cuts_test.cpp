@@ -329,7 +329,7 @@ TEST(StageCuts, FormerValuesAreReadOnce) {
   std::vector<std::string> notes;
   EXPECT_EQ(load_stack(file("true"), presets(), "", &notes).can.uneven_stages, UnevenStages::any);
   ASSERT_EQ(notes.size(), 1u);
-  EXPECT_NE(notes[0].find("can.uneven_stages true is taken as \"any\""), std::string::npos) << notes[0];
+  EXPECT_NE(notes[0].find("can.uneven_stages true is read as \"any\""), std::string::npos) << notes[0];
   EXPECT_EQ(load_stack(file("false"), presets(), "", &notes).can.uneven_stages, UnevenStages::none);
   notes.clear();
   EXPECT_EQ(load_stack(file("\"ends\""), presets(), "", &notes).can.uneven_stages, UnevenStages::ends);

@@ -188,13 +188,15 @@ int emulation::last_gemm_algorithm() { return last_algorithm; }
 extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-  return *handle = make<int, cublasLtHandle_t>(0), CUBLAS_STATUS_SUCCESS;
+  *handle = make<int, cublasLtHandle_t>(0);
+  return CUBLAS_STATUS_SUCCESS;
 }
 std::size_t cublasLtGetVersion() { return 130000; }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
-  return *made = make<Description, cublasLtMatmulDesc_t>({compute, scale}), CUBLAS_STATUS_SUCCESS;
+  *made = make<Description, cublasLtMatmulDesc_t>({compute, scale});
+  return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what,
                                               const void* value, std::size_t bytes) {
@@ -217,14 +219,17 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
 }
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType type, std::uint64_t rows,
                                           std::uint64_t cols, std::int64_t stride) {
-  return *made = make<Layout, cublasLtMatrixLayout_t>({type, rows, cols, stride}), CUBLAS_STATUS_SUCCESS;
+  *made = make<Layout, cublasLtMatrixLayout_t>({type, rows, cols, stride});
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
-  return *made = make<Preference, cublasLtMatmulPreference_t>({}), CUBLAS_STATUS_SUCCESS;
+  *made = make<Preference, cublasLtMatmulPreference_t>({});
+  return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
-  return delete reinterpret_cast<Preference*>(p), CUBLAS_STATUS_SUCCESS;
+  delete reinterpret_cast<Preference*>(p);
+  return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t what,

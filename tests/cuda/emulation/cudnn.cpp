@@ -356,7 +356,8 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t d) {
-  return delete static_cast<Descriptor*>(d), CUDNN_STATUS_SUCCESS;
+  delete static_cast<Descriptor*>(d);
+  return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, std::int64_t n, const void* values) {
@@ -367,7 +368,8 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
-  return static_cast<Descriptor*>(descriptor)->finalized = true, CUDNN_STATUS_SUCCESS;
+  static_cast<Descriptor*>(descriptor)->finalized = true;
+  return CUDNN_STATUS_SUCCESS;
 }
 // One engine for any graph; its configuration is the graph.
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor,
@@ -385,7 +387,8 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
   }
   if (name != CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) return CUDNN_STATUS_NOT_SUPPORTED;
   const std::int64_t bytes = workspace_of(graph_of(d));
-  return std::memcpy(values, &bytes, sizeof bytes), CUDNN_STATUS_SUCCESS;
+  std::memcpy(values, &bytes, sizeof bytes);
+  return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_,

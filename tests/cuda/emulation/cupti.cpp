@@ -131,11 +131,13 @@ CUptiResult cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc r,
 CUptiResult cuptiActivityEnable(CUpti_ActivityKind kind) {
   if (std::getenv("SEXTANT_EMULATION_NO_TRACE")) return CUPTI_ERROR_INSUFFICIENT_PRIVILEGES;
   const std::lock_guard lock(mutex);
-  return enabled.insert(kind), CUPTI_SUCCESS;
+  enabled.insert(kind);
+  return CUPTI_SUCCESS;
 }
 CUptiResult cuptiActivityDisable(CUpti_ActivityKind kind) {
   const std::lock_guard lock(mutex);
-  return enabled.erase(kind), CUPTI_SUCCESS;
+  enabled.erase(kind);
+  return CUPTI_SUCCESS;
 }
 CUptiResult cuptiActivityFlushAll(std::uint32_t) {
   Buffer full;
@@ -143,7 +145,8 @@ CUptiResult cuptiActivityFlushAll(std::uint32_t) {
     const std::lock_guard lock(mutex);
     full = std::exchange(current, {});
   }
-  return give_back(full), CUPTI_SUCCESS;
+  give_back(full);
+  return CUPTI_SUCCESS;
 }
 CUptiResult cuptiActivityGetNextRecord(std::uint8_t* buffer, std::size_t valid, CUpti_Activity** record) {
   auto* next = *record ? reinterpret_cast<std::uint8_t*>(*record) + bytes_of((*record)->kind) : buffer;
@@ -153,15 +156,18 @@ CUptiResult cuptiActivityGetNextRecord(std::uint8_t* buffer, std::size_t valid, 
 }
 CUptiResult cuptiActivityGetNumDroppedRecords(CUcontext, std::uint32_t, std::size_t* n) {
   const std::lock_guard lock(mutex);
-  return *n = std::exchange(dropped, 0), CUPTI_SUCCESS;
+  *n = std::exchange(dropped, 0);
+  return CUPTI_SUCCESS;
 }
 CUptiResult cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind, std::uint64_t id) {
-  return external.push_back(id), CUPTI_SUCCESS;
+  external.push_back(id);
+  return CUPTI_SUCCESS;
 }
 CUptiResult cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind, std::uint64_t* last) {
   if (external.empty()) return CUPTI_ERROR_QUEUE_EMPTY;
   if (last) *last = external.back();
-  return external.pop_back(), CUPTI_SUCCESS;
+  external.pop_back();
+  return CUPTI_SUCCESS;
 }
 
 }  // extern "C"

@@ -229,7 +229,8 @@ class Machine {
   void* take_memory(std::size_t bytes) {
     if (const auto kept = kept_.find(room_for(bytes)); kept != kept_.end()) {
       void* const data = kept->second;
-      return kept_.erase(kept), data;
+      kept_.erase(kept);
+      return data;
     }
     void* data = nullptr;
     return posix_memalign(&data, 256, room_for(bytes)) == 0 ? data : nullptr;

@@ -222,7 +222,10 @@ ncclResult_t submit(ncclComm_t comm, cudaStream_t stream, const Call& call, int 
     place = {comm->rank, peer, comm->sent[peer]++};
   else
     place = {peer, comm->rank, comm->received[peer]++};
-  if (depth > 0) return group.push_back({comm, stream, call, place}), ncclSuccess;
+  if (depth > 0) {
+    group.push_back({comm, stream, call, place});
+    return ncclSuccess;
+  }
   return take({{comm, stream, call, place}});
 }
 
@@ -279,7 +282,8 @@ ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclInProgress; }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   const std::lock_guard lock(mutex);
   if (std::erase(comms, comm) == 0) return refuse("a communicator that is gone");
-  return delete comm, ncclSuccess;
+  delete comm;
+  return ncclSuccess;
 }
 // Its own streams go on; those of its peers wait for what will not come.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
@@ -294,7 +298,10 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return ncclCommDestroy(comm);
 }
 
-ncclResult_t ncclGroupStart() { return ++depth, ncclSuccess; }
+ncclResult_t ncclGroupStart() {
+  ++depth;
+  return ncclSuccess;
+}
 ncclResult_t ncclGroupEnd() {
   if (--depth > 0) return ncclSuccess;
   const std::lock_guard lock(mutex);

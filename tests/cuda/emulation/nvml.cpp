@@ -48,7 +48,9 @@ int nvmlDeviceGetMaxClockInfo(void* device, unsigned which, unsigned* mhz) {
   return clock_of(device, which, mhz, 1980, 2619);
 }
 int nvmlDeviceGetTemperature(void*, unsigned sensor, unsigned* celsius) {
-  return sensor == 0 ? (*celsius = 45, kSuccess) : kInvalidArgument;
+  if (sensor != 0) return kInvalidArgument;
+  *celsius = 45;
+  return kSuccess;
 }
 int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
   *milliwatts = 350'000;
@@ -64,7 +66,8 @@ int nvmlDeviceGetMemoryInfo(void*, unsigned long long* memory) {
              allocated = total - static_cast<unsigned long long>(emulation::machine().free_bytes());
   memory[0] = total;
   memory[2] = kOfDriver + allocated + (allocated > 0 ? kOfContext : 0);
-  return memory[1] = total - memory[2], kSuccess;
+  memory[1] = total - memory[2];
+  return kSuccess;
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* reasons) {
   *reasons = kPowerCap;

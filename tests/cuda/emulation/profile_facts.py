@@ -53,12 +53,12 @@ with tempfile.TemporaryDirectory() as folder:
     peak = sextant("simulate", "--plan", "plan.json", "--profile", "works.json")["prediction"]["peak_memory_GiB"]
     truth = run["memory"]["allocated_bytes"] / 2**30 + CONTEXT_GIB
     expect(abs(peak / truth - 1) < 0.002, f"peak {peak} GiB, taken {truth} GiB")
-    # For a GPU: what is foretold is what is allocated, to the byte.
+    # For a GPU: what is predicted is what is allocated, to the byte.
     sextant("simulate", "--model", "stories-260k", "--cluster", "1x1xh100", "--stack", "sextant", "--seq-len", "64",
             "--global-batch", "4", "--plan", "dp1.z0.mbs2.ao1.oo50", "-o", "h100.json")
-    foretold = sextant("simulate", "--plan", "h100.json")["runtime_bytes"]
+    predicted = sextant("simulate", "--plan", "h100.json")["runtime_bytes"]
     allocated = sextant("run", "h100.json", "--device", "cuda", "--steps", "1")["memory"]["allocated_bytes"]
-    expect(foretold == allocated, f"foretold {foretold} bytes, allocated {allocated}")
+    expect(predicted == allocated, f"predicted {predicted} bytes, allocated {allocated}")
     # Control: what is assumed without a profile is something else.
     assumed = sextant("simulate", "--plan", "plan.json")["prediction"]["peak_memory_GiB"]
     expect(abs(assumed / truth - 1) > 0.02, f"assumed {assumed} GiB")

@@ -39,8 +39,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
   // An A100's where a test asks for one, or else an H100's.
   const bool ampere = std::getenv("SEXTANT_EMULATION_AMPERE") != nullptr;
-  if (what == cudaDevAttrComputeCapabilityMajor) return *value = ampere ? 8 : 9, cudaSuccess;
-  if (what == cudaDevAttrComputeCapabilityMinor) return *value = 0, cudaSuccess;
+  if (what == cudaDevAttrComputeCapabilityMajor) {
+    *value = ampere ? 8 : 9;
+    return cudaSuccess;
+  }
+  if (what == cudaDevAttrComputeCapabilityMinor) {
+    *value = 0;
+    return cudaSuccess;
+  }
   if (what != cudaDevAttrMaxSharedMemoryPerBlockOptin)
     return machine().fail(cudaErrorInvalidValue, "cudaDeviceGetAttribute");
   *value = static_cast<int>(kMostShared);
@@ -58,7 +64,8 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
 }
 cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
   if (const auto e = uncaptured("cudaHostAlloc"); e != cudaSuccess) return e;
-  return *data = machine().allocate(bytes, false), cudaSuccess;
+  *data = machine().allocate(bytes, false);
+  return cudaSuccess;
 }
 cudaError_t cudaFree(void* data) {
   if (!data) return cudaSuccess;
@@ -109,11 +116,15 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithFlags(s, 0); }
-cudaError_t cudaStreamDestroy(cudaStream_t s) { return machine().destroy_stream(s), cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+  machine().destroy_stream(s);
+  return cudaSuccess;
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   if (const auto e = uncaptured("cudaStreamSynchronize"); e != cudaSuccess) return e;
   machine().count(&Counts::waits);
-  return machine().drain(s), cudaSuccess;
+  machine().drain(s);
+  return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t function, void* data) {
   if (const auto e = usable(s, "cudaLaunchHostFunc"); e != cudaSuccess) return e;
@@ -127,7 +138,10 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
-cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s) {
   if (const auto e = usable(s, "cudaEventRecord"); e != cudaSuccess) return e;
   if (event->device != s->device)
@@ -153,7 +167,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (const auto e = uncaptured("cudaEventSynchronize"); e != cudaSuccess) return e;
   machine().count(&Counts::waits);
-  return machine().wait(event->mark), cudaSuccess;
+  machine().wait(event->mark);
+  return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
   if (const auto e = chosen("cudaEventElapsedTime"); e != cudaSuccess) return e;
@@ -189,15 +204,22 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsig
   *made = new CUgraphExec_st{graph->entries};
   return cudaSuccess;
 }
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return delete graph, cudaSuccess; }
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s) {
   if (const auto e = usable(s, "cudaGraphLaunch"); e != cudaSuccess) return e;
   const Activity activity = machine().activity(Activity::kernel);
   auto entries = graph->entries;
   for (auto& entry : entries)
     if (entry.activity) entry.activity->correlation = activity.correlation;
-  return machine().push(s, entries), cudaSuccess;
+  machine().push(s, entries);
+  return cudaSuccess;
 }
 
 }  // extern "C"

@@ -165,10 +165,10 @@ TEST_F(ProfilePriors, WorksOfPlansTellMoreThanTheMachineByItself) {
 
 TEST_F(ProfilePriors, InterferenceIsWhatWasMeasuredBesideAnother) {
   MachineFacts facts;
-  const auto add = [&](const char* what, const char* beside, double us) {
+  const auto add = [&](const char* what, const char* concurrent_with, double us) {
     MachineMeasurement& m = facts.measurements.emplace_back();
     m.what = what;
-    m.beside = beside;
+    m.concurrent_with = concurrent_with;
     m.median_us = us;
   };
   add("gemm bf16 4096x4096x4096 on 2 ranks", "", 100);

@@ -20,7 +20,7 @@ struct Layout {
   bool every_microbatch = false;  // ZeRO-2 reduces in each backward
   bool pipelined_update = false;
   bool p2p_overlaps = false;
-  bool gather_beside_forward = true;
+  bool param_gather_overlaps_forward = true;
   bool tied_apart = false;
   bool fsdp = false;
   bool cp_ring = false;
@@ -34,8 +34,8 @@ StackSpec stack_of(const Layout& l) {
   StackSpec stack;
   stack.rules.reduce_every_microbatch = l.every_microbatch;
   stack.rules.pipelined_update = l.pipelined_update;
-  stack.rules.p2p_beside_compute_1f1b = l.p2p_overlaps;
-  stack.rules.gather_beside_forward = l.gather_beside_forward;
+  stack.rules.p2p_overlaps_compute_1f1b = l.p2p_overlaps;
+  stack.rules.param_gather_overlaps_forward = l.param_gather_overlaps_forward;
   stack.rules.tied_gradients_apart = l.tied_apart;
   stack.rules.host_sums_gradients = stack.rules.host_parameters_are_master = l.fsdp;
   stack.rules.zero2_by_units = l.fsdp;
@@ -229,8 +229,8 @@ StackRules any_rules() {
   StackRules r;
   for (bool StackRules::*rule :
        {&StackRules::reduce_every_microbatch, &StackRules::zero3_reduce_every_microbatch,
-        &StackRules::pipelined_update, &StackRules::gather_beside_forward,
-        &StackRules::p2p_beside_compute_1f1b, &StackRules::p2p_beside_compute_interleaved,
+        &StackRules::pipelined_update, &StackRules::param_gather_overlaps_forward,
+        &StackRules::p2p_overlaps_compute_1f1b, &StackRules::p2p_overlaps_compute_interleaved,
         &StackRules::zero3_regather_in_backward, &StackRules::head_fused_with_loss, &StackRules::scatter_p2p,
         &StackRules::clip_gradients, &StackRules::fetch_modules, &StackRules::tied_gradients_apart,
         &StackRules::cp_ring})

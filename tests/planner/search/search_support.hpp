@@ -184,9 +184,9 @@ class RandomJob {
     s.rules.reduce_every_microbatch = coin();
     s.rules.zero3_reduce_every_microbatch = coin();
     s.rules.pipelined_update = coin();
-    s.rules.gather_beside_forward = coin();
-    s.rules.p2p_beside_compute_1f1b = coin();
-    s.rules.p2p_beside_compute_interleaved = coin();
+    s.rules.param_gather_overlaps_forward = coin();
+    s.rules.p2p_overlaps_compute_1f1b = coin();
+    s.rules.p2p_overlaps_compute_interleaved = coin();
     s.rules.zero3_regather_in_backward = coin();
     s.rules.clip_gradients = coin();
     s.rules.scatter_p2p = coin();

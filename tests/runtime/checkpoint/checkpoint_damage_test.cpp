@@ -140,7 +140,7 @@ TEST_F(Damage, TruncatedMissingAndForeignFiles) {
   EXPECT_TRUE(tells(fault(run()), "manifest.json")) << fault(run());
   fs::rename(newest_, checkpoint_path(run(), 5));
   fs::copy(checkpoint_path(run(), 2) / kManifestName, checkpoint_path(run(), 5) / kManifestName);
-  EXPECT_TRUE(tells(fault(run()), "as its folder says")) << fault(run());
+  EXPECT_TRUE(tells(fault(run()), "as its folder is named")) << fault(run());
 }
 
 // A run that goes on drops its older checkpoints, also those that somebody reads.

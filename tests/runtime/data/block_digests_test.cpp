@@ -86,9 +86,9 @@ TEST_F(BlocksOfData, AFlippedByteIsFoundWhenItsBlockIsRead) {
   EXPECT_EQ(reading(data, 3 * kInBlock), "accepted") << "and behind it";
   for (const std::int64_t first : {2 * kInBlock - 99, 2 * kInBlock, 3 * kInBlock - 1, std::int64_t{0}})
     says(reading(data, first, first == 0 ? 3 * kInBlock : 100),
-         {"train-00000.tokens: bytes 524288 to 786432", "digest ", "as line 3 of train-00000.blocks says",
+         {"train-00000.tokens: bytes 524288 to 786432", "digest ", "as line 3 of train-00000.blocks states",
           "put the file of this set back, or make the set again: sextant data"});
-  says(refusal([&] { DataSet(folder_.path() / "data"); }), {"train-00000.tokens", "as the index says"});
+  says(refusal([&] { DataSet(folder_.path() / "data"); }), {"train-00000.tokens", "as the index states"});
 }
 
 TEST_F(BlocksOfData, AShardOfAnotherSetIsFoundWithItsFirstTokens) {
@@ -98,7 +98,7 @@ TEST_F(BlocksOfData, AShardOfAnotherSetIsFoundWithItsFirstTokens) {
   fs::resize_file(tokens(), size);
   says(reading(open(), 1000), {"train-00000.tokens: bytes 0 to 262144", "is of another set"});
   fs::copy_file(folder_.path() / "other/train-00000.blocks", blocks(), fs::copy_options::overwrite_existing);
-  says(reading(open(), 1000), {"train-00000.blocks", "as the index says"});
+  says(reading(open(), 1000), {"train-00000.blocks", "as the index states"});
   without_blocks();
   EXPECT_EQ(reading(open(), 1000), "accepted") << "control: without digests of blocks nobody can tell";
   EXPECT_FALSE(open().verified());
@@ -116,8 +116,8 @@ TEST_F(BlocksOfData, EndsOfDocumentsAreComparedToo) {
   EXPECT_EQ(begun(open(), 1000), "accepted");
   // One token later: still ascending, and inside of the shard.
   flip(documents(), 64 * 8);
-  says(all(open()), {"train-00000.documents: bytes 0 to 262144", ".blocks says"});
-  says(begun(open(), 1000), {"train-00000.documents: bytes 0 to 262144", ".blocks says"});
+  says(all(open()), {"train-00000.documents: bytes 0 to 262144", ".blocks states"});
+  says(begun(open(), 1000), {"train-00000.documents: bytes 0 to 262144", ".blocks states"});
   without_blocks();
   EXPECT_EQ(all(open()), "accepted") << "control";
 }
@@ -125,7 +125,7 @@ TEST_F(BlocksOfData, EndsOfDocumentsAreComparedToo) {
 TEST_F(BlocksOfData, DigestsThatAreMissingOrDamagedAreNamed) {
   flip(blocks(), 40);
   EXPECT_EQ(refusal([&] { open(); }), "accepted") << "they are read with the first block";
-  says(reading(open(), 0), {"train-00000.blocks", "as the index says", "put the file of this set back"});
+  says(reading(open(), 0), {"train-00000.blocks", "as the index states", "put the file of this set back"});
   says(refusal([&] { DataSet(folder_.path() / "data"); }), {"train-00000.blocks"});
   says(refusal([&] { open().row(DataSplit::train).verify(); }), {"train-00000.blocks"});
   fs::remove(blocks());

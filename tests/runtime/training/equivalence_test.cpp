@@ -76,8 +76,8 @@ TEST(Choices, JoinedGemmsAreTheSameWithinRounding) {
   for (const char* key :
        {"mbs8", "dp2.z1.mbs1.b1K", "dp2.z3.mbs2", "tp2.sp.mbs1.dp2.z0", "cp2.mbs2", "pp2.mbs1.zb"}) {
     SmallRun joined, apart;
-    ASSERT_TRUE(joined.stack.rules.joined_products);
-    apart.stack.rules.joined_products = false;
+    ASSERT_TRUE(joined.stack.rules.fused_projections);
+    apart.stack.rules.fused_projections = false;
     const ParallelPlan plan = parse_plan_key(key);
     const double off = difference(small_run(plan, joined), small_run(plan, apart));
     EXPECT_LT(off, 5e-3) << key << ": Adam divides small gradients by their size";

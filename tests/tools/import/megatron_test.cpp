@@ -175,8 +175,9 @@ TEST(MegatronLayout, StringsAndRefusals) {
   EXPECT_EQ(layout_layers("E|t*3|L"), (std::vector<int>{0, 3, 0}));
   for (const char* text : {"", "Etm|tL", "E(t", "Et*x|tL", "hello", "(t*60000)*60000"})
     EXPECT_EQ(layout_layers(text), std::nullopt) << text;
-  EXPECT_EQ(accounted_layers(30, 4, true, true), (std::vector<int>{7, 8, 8, 7}));
-  EXPECT_EQ(accounted_layers(31, 4, true, true), std::nullopt);
+  constexpr CountedAsLayers both{.embedding = true, .head = true};
+  EXPECT_EQ(accounted_layers(30, 4, both), (std::vector<int>{7, 8, 8, 7}));
+  EXPECT_EQ(accounted_layers(31, 4, both), std::nullopt);
   EXPECT_EQ(first_last_layers(32, 4, 1, 5, 7), (std::vector<int>{5, 10, 10, 7}));
   EXPECT_EQ(first_last_layers(32, 4, 1, 5, 6), std::nullopt);
   EXPECT_EQ(first_last_layers(32, 4, 2, 6, 6), (std::vector<int>{3, 5, 5, 3, 3, 5, 5, 3}));

@@ -136,7 +136,7 @@ TEST(ImportDeepSpeed, FileAlone) {
   EXPECT_EQ(plan_key(*q.plan), "tp1.pp1.vp1.cp1.dp4.z2.mbs2.oo100.nogr");
   EXPECT_EQ(q.training.global_batch, 8);
   EXPECT_TRUE(names(q.notes, "zero_optimization.zenflow.topk_ratio 0.1"));
-  EXPECT_TRUE(names(q.notes, "no recomputation, unless --plan says full"));
+  EXPECT_TRUE(names(q.notes, "no recomputation, unless --plan states full"));
 }
 
 // Names until 2021, which DeepSpeed takes to this day.
@@ -182,7 +182,7 @@ TEST(ImportAccelerate, Example) {
   EXPECT_EQ(plan_key(*q.plan), "tp1.pp1.vp1.cp1.dp2.z3.mbs1");
   EXPECT_EQ(q.stack.name, "fsdp1-eager");
   EXPECT_EQ(q.training.global_batch, 2);
-  EXPECT_TRUE(names(q.notes, "the training program says them"));
+  EXPECT_TRUE(names(q.notes, "the training program sets them"));
 }
 
 TEST(ImportAccelerate, HybridShardsInANode) {

@@ -68,7 +68,7 @@ TEST_F(Profiles, TheShippedH200PredictsItsRuns) {
                            "--stack",
                            "sextant",
                            "--set",
-                           "stack.rules.joined_products=false",
+                           "stack.rules.fused_projections=false",
                            "--set",
                            "stack.rules.gradients_begin_written=false",
                            "--set",

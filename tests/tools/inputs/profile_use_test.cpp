@@ -56,10 +56,10 @@ TEST_F(Profiles, TheMachineByItselfPredictsWhatNoWorkDoes) {
   WorkProfile bare;
   bare.machine = "AMD EPYC 7742, 2 threads";
   bare.facts.emplace();
-  const auto add = [&](const char* what, double us, const char* beside = "") {
+  const auto add = [&](const char* what, double us, const char* concurrent_with = "") {
     MachineMeasurement& m = bare.facts->measurements.emplace_back();
     m.what = what;
-    m.beside = beside;
+    m.concurrent_with = concurrent_with;
     m.median_us = us;
   };
   add("gemm bf16 1024x1024x1024", 9600);
@@ -85,10 +85,10 @@ TEST_F(Profiles, TheMachineByItselfPredictsWhatNoWorkDoes) {
     MachineMeasurement& m = slower.facts->measurements[i];
     m.median_us *= 2;
     const double changed = simulated(predicted(slower)) - simulated(as_is);
-    if (!m.beside.empty() || !m.what.ends_with("on 2 ranks")) {
+    if (!m.concurrent_with.empty() || !m.what.ends_with("on 2 ranks")) {
       // What an exchange takes alone is also what it is lengthened from.
-      if (m.what == "all_reduce 1048576B g2" && m.beside.empty()) continue;
-      EXPECT_GT(changed, 0) << m.what << " beside " << m.beside;
+      if (m.what == "all_reduce 1048576B g2" && m.concurrent_with.empty()) continue;
+      EXPECT_GT(changed, 0) << m.what << " beside " << m.concurrent_with;
     } else {
       EXPECT_LT(changed, 0) << m.what << ": interference is less";
     }
@@ -167,7 +167,7 @@ TEST_F(Profiles, RefusalsSayWhatToDo) {
     bad_file(with("tiny.json"),
              {"tiny.json", "found a plan file of sextant", "what 'sextant profile -o' wrote"});
     bad_file(with("other.json"), {"other.json: machine: found NVIDIA H100 80GB HBM3",
-                                  "expected a profile of cpu", "says nothing about another"});
+                                  "expected a profile of cpu", "do not hold for another"});
     bad_file(with("nameless.json"), {"machine: found (not stated)"});
     bad_file(with("none.json"), {"none.json: operations: found none", "or of the machine by itself",
                                  "sextant profile --for plan.json"});

@@ -181,7 +181,7 @@ TEST(CalibrateVerb, RunsThatContradictEachOtherAreNamed) {
   EXPECT_NE(out.find("inconsistent: "), std::string::npos) << told.out;
   for (const std::string& part : {runs + ":2 (a) took 30 s", runs + ":3 (b) 60 s"})
     EXPECT_NE(out.find(part), std::string::npos) << told.out;
-  const Json pairs = Json::parse(call({"calibrate", "--runs", runs, "--json"}).out).at("contradictions");
+  const Json pairs = Json::parse(call({"calibrate", "--runs", runs, "--json"}).out).at("inconsistencies");
   ASSERT_EQ(pairs.size(), 1U);
   EXPECT_EQ(pairs[0].at("run_ids"), Json({"a", "b"}));
   EXPECT_EQ(pairs[0].at("measured_s"), Json({30.0, 60.0}));

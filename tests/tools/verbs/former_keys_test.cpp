@@ -78,6 +78,13 @@ TEST(FormerKeys, OfPlanFilesAreRead) {
     if (words.front() == "explain") words.insert(words.end(), {"--quick", "--top", "1"});
     expect_one_line(call(words), verb);
   }
+  // Its stack has rules by their former names.
+  const Json rules = read_json_file(kFolder + "plan.json").at("stack").at("rules");
+  EXPECT_EQ(rules.at("gather_beside_forward"), file.stack.rules.param_gather_overlaps_forward);
+  EXPECT_EQ(rules.at("p2p_beside_compute_1f1b"), file.stack.rules.p2p_overlaps_compute_1f1b);
+  EXPECT_EQ(rules.at("p2p_beside_compute_interleaved"), file.stack.rules.p2p_overlaps_compute_interleaved);
+  EXPECT_FALSE(rules.contains("p2p_overlaps_compute_1f1b"));
+  EXPECT_NE(file.former.find("rules.p2p_beside_compute_1f1b is read as"), std::string::npos) << file.former;
   // A plan file of today is read without a word.
   const TempDir dir;
   const std::string today = (dir.path() / "plan.json").string();
@@ -105,6 +112,40 @@ TEST_F(FormerFiles, OfProfilesAreRead) {
   expect_one_line(call({"calibrate", "--profile", "former.json", "--cluster", "laptop", "--stack", "sextant",
                         "-o", "calibration.json"}),
                   "calibrate");
+}
+
+TEST_F(FormerFiles, MeasurementsOfProfilesAreRead) {
+  Json former = table("tiny.json", 2);
+  former["facts"] = {{"device", "none"},
+                     {"measurements",
+                      {{{"what", "gemm bf16 512x512x512"}, {"median_us", 10.0}},
+                       {{"what", "gemm bf16 512x512x512"},
+                        {"concurrent_with", "copy host_to_device 1048576B"},
+                        {"median_us", 12.0}}}}};
+  write("today.json", former);
+  Json& both = former.at("facts").at("measurements").at(1);
+  both["beside"] = both.at("concurrent_with");
+  write("twice.json", former);
+  both.erase("concurrent_with");
+  write("former.json", former);
+  const auto measured = [](const char* name) { return load_profile(name, "").facts->measurements; };
+  EXPECT_EQ(measured("former.json"), measured("today.json"));
+  EXPECT_EQ(measured("former.json").at(1).concurrent_with, "copy host_to_device 1048576B");
+  const Words simulate = {"simulate", "--plan", "tiny.json", "--profile"};
+  EXPECT_EQ(call(simulate + Words{"today.json"}).err, "");
+  const Called read = call(simulate + Words{"former.json"});
+  expect_one_line(read, "simulate");
+  EXPECT_NE(read.err.find("\"beside\" is read as \"concurrent_with\""), std::string::npos) << read.err;
+  EXPECT_NE(call(simulate + Words{"twice.json"}).err.find("facts.measurements[1].beside"), std::string::npos);
+}
+
+TEST_F(FormerFiles, SettingsOfRulesAreRead) {
+  const Words simulate = {"simulate", "--plan", "tiny.json", "--json", "--set"};
+  const Called now = call(simulate + Words{"stack.rules.fused_projections=false"}),
+               former = call(simulate + Words{"stack.rules.joined_products=false"});
+  EXPECT_EQ(now.err, "");
+  expect_one_line(former, "--set");
+  EXPECT_EQ(Json::parse(former.out).at("prediction"), Json::parse(now.out).at("prediction"));
 }
 
 TEST_F(FormerFiles, OptionsOfRunsAreRead) {

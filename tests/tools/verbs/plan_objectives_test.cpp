@@ -32,7 +32,7 @@ TEST(Plan, FewestGpusCountLayoutsThatAreMoved) {
   const auto held = ask("5.65h");
   EXPECT_EQ(held.at("fewest_gpus"), 56);
   EXPECT_LE(held.at("ranked").at(0).at("step_time_s"), held.at("deadline_step_time_s"));
-  EXPECT_TRUE(held.at("ranked").at(0).at("gained_by_moves_share") > 0.05);
+  EXPECT_TRUE(held.at("ranked").at(0).at("gained_by_rebalancing_share") > 0.05);
   EXPECT_TRUE(ask("4h").at("fewest_gpus").is_null());
 }
 

@@ -132,7 +132,7 @@ TEST_F(PublicLogs, DeepSpeedsPipelineSaysNoStages) {
                 kUnlimitedColumns);
   };
   EXPECT_EQ(calibrated(file).code, ExitCode::usage);
-  EXPECT_TRUE(says(calibrated(file), "does not say how many stages it ran"));
+  EXPECT_TRUE(says(calibrated(file), "does not state how many stages it ran"));
   EXPECT_EQ(calibrated(file + "=tp2.pp2.z1.mbs1").code, ExitCode::ok)
       << "control" << calibrated(file + "=tp2.pp2.z1.mbs1").err;
 }
@@ -277,7 +277,7 @@ TEST_F(PublicLogs, ALogOfAnotherFrameworkThanTheStack) {
   EXPECT_FALSE(says(calibrate("", "2x8xa100-80gb", {"--stack", "megatron-lm-2024"}), "a log of Megatron-LM"));
   const Called other = calibrate("", "2x8xa100-80gb", {"--stack", "nanotron"});
   EXPECT_EQ(other.code, ExitCode::ok) << other.err;
-  EXPECT_TRUE(says(other, "is a log of Megatron-LM, and --stack says nanotron")) << other.err;
+  EXPECT_TRUE(says(other, "is a log of Megatron-LM, and --stack states nanotron")) << other.err;
   // One that has no pipeline stages cannot have run it.
   const Called never = calibrate("", "2x8xa100-80gb", {"--stack", "fsdp1-eager"});
   EXPECT_EQ(never.code, ExitCode::bad_input);

@@ -157,7 +157,7 @@ TEST_F(WeightsVerbs, ARunFromScratchIsExportedWithTheTokenizerOfItsData) {
   answer({"data", "text.txt", "--tokenizer", tokenizer, "--validation", "0", "--out", "tokens"});
   answer({"run", "larger.json", "--steps", "1", "--data", "tokens", "-o", "run"});
   std::ofstream("tokens/tokenizer.json", std::ios::app) << ' ';
-  bad_file({"data", "--check", "tokens"}, {"tokens/tokenizer.json", "as the index says"});
+  bad_file({"data", "--check", "tokens"}, {"tokens/tokenizer.json", "as the index states"});
   fs::remove_all("tokens");
   answer({"weights", "export", "run", "--out", "out"});
   for (const char* file : {"out/config.json", "out/generation_config.json"}) {
