@@ -95,6 +95,13 @@ class Pool {
   }
 
   bool ended_early() const { return ended_early_; }
+  // The place of the fastest: the first, but where its search ended early another may have been found since.
+  std::size_t on_paper() const {
+    if (fastest_.exact) return 0;
+    return static_cast<std::size_t>(
+        std::ranges::min_element(plans_, {}, [](const RankedPlan& r) { return r.prediction.step; }) -
+        plans_.begin());
+  }
   const std::vector<RankedPlan>& plans() const { return plans_; }
   const std::vector<Judged>& judgements() const { return judged_; }
   bool safe(std::size_t i) const { return fits(i) && (judged_[i].room_on_host || !needs_room_on_host_); }
@@ -260,8 +267,9 @@ class Alternatives {
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     std::ranges::stable_sort(order_, {}, [&](std::size_t i) { return plans_[i].prediction.step; });
     constexpr double kWorthARow = 0.999, kClearly = 0.9;  // shares of its step, of its memory
-    if (chosen != 0 && plans_.front().prediction.step < step_ * kWorthARow)
-      taken_.emplace_back(AlternativeKind::fastest_on_paper, 0);
+    const std::size_t on_paper = pool.on_paper();
+    if (chosen != on_paper && plans_[on_paper].prediction.step < step_ * kWorthARow)
+      taken_.emplace_back(AlternativeKind::fastest_on_paper, on_paper);
     const Judged& mine = judged_[chosen];
     const auto clearly_faster = [&](std::size_t i) {
       return pool_.safe(i) && plans_[i].prediction.step * (1 + told_apart) < step_;
@@ -350,7 +358,7 @@ Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchR
   const std::size_t chosen = recommended(pool.judgements(), basis.rule);
   Recommendation out;
   out.plan = pool.plans()[chosen];
-  out.plan.slower = out.plan.prediction.step / fastest.ranked.front().prediction.step - 1;
+  out.plan.slower = out.plan.prediction.step / pool.plans()[pool.on_paper()].prediction.step - 1;
   out.safe = pool.safe(chosen);
   out.features = unusual_features(job, basis.evidence, out.plan.plan);
   if (const RankedPlan* plain = pool.best_plain(); plain && !out.features.empty()) out.plain = *plain;
@@ -359,7 +367,7 @@ Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchR
   if (const RankedPlan* full = pool.best_beyond_host();
       full && full->prediction.step < out.plan.prediction.step)
     out.fuller_host = *full;
-  out.on_paper = chosen == 0;
+  out.on_paper = chosen == pool.on_paper();
   const double apart = basis.rule.told_apart;
   for (const double still_of_use : {kStillOfUse, kForWantOfOthers}) {
     const auto others = [&] { return Alternatives(pool, chosen, apart, still_of_use); };
