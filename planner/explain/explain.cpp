@@ -113,9 +113,12 @@ std::string cause_of(TimeCategory category, const Job& job, const ParallelPlan& 
       return "";
     case TimeCategory::offload:
       return "copies from and to the host";
-    case TimeCategory::bubble:
-      return stages_text(other, job.training) +
-             (best.pp > 1 ? " instead of " + stages_text(best, job.training) : "");
+    case TimeCategory::bubble: {
+      const std::string stages = stages_text(other, job.training);
+      if (best.pp == 1) return stages;
+      const std::string before = stages_text(best, job.training);
+      return stages == before ? "" : stages + " instead of " + before;
+    }
     case TimeCategory::imbalance:
       return "stages of unequal length";
     case TimeCategory::optimizer:

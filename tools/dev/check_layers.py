@@ -278,6 +278,8 @@ def main() -> int:
     if "--self-test" in sys.argv[1:]:
         return self_test()
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    if not (root / "core").is_dir():
+        sys.exit(f"check_layers.py: {root} has no folder core: not the tree of sextant")
     found = all_of(root)
     print(*found, sep="\n")
     return 1 if found else 0

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <ostream>
 #include <sstream>
 #include <utility>
@@ -182,13 +183,15 @@ std::string host_memory_text(const PlanMemory& memory, const NodeSpec& node) {
   return text;
 }
 
+std::string oom_risk_text(double chance) {
+  if (chance < kWorthPrinting) return "below 1 %";
+  // Cut, not rounded: what is below the limit of 5 % is not printed as 5.0 %.
+  return chance < 0.095 ? fmt::format("{:.1f} %", std::floor(1000 * chance) / 10)
+                        : fmt::format("{:.0f} %", 100 * chance);
+}
+
 std::string overflow_text(double chance) {
-  constexpr double kTenth = 0.095;
-  if (chance < kSurelyFits) return "";
-  const auto odds = chance < kTenth ? fmt::format("1 in {:.0f}", 1 / chance)
-                    : chance > 0.95 ? std::string("more than 9 in 10")
-                                    : fmt::format("{:.0f} in 10", 10 * chance);
-  return "chance of running out of memory: " + odds;
+  return chance < kSurelyFits ? "" : "OOM risk " + oom_risk_text(chance);
 }
 
 std::string jitter_text(const Prediction& p) {

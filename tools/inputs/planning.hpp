@@ -96,7 +96,10 @@ nlohmann::ordered_json ranked_anew_json(const RankedAnew&);
 nlohmann::ordered_json time_split_json(const TimeSplit&);
 nlohmann::ordered_json prediction_json(const ParallelPlan&, const Prediction&);
 
-// "chance of running out of memory: 3 in 10"; empty where it is below 1 in 20.
+inline constexpr double kWorthPrinting = 0.01;  // of an OOM risk
+// "4.9 %", "12 %", "below 1 %".
+std::string oom_risk_text(double chance);
+// "OOM risk 30 %"; empty where it is below 5 %.
 std::string overflow_text(double chance);
 // What a node's host memory holds, with a warning near its limit; empty where nothing is offloaded.
 std::string host_memory_text(const PlanMemory&, const NodeSpec&);

@@ -116,10 +116,10 @@ std::optional<Problem> no_table_of_runs(const CsvTable& table, std::size_t shown
 
 void check_exists(const std::string& file) {
   if (::access(file.c_str(), F_OK) == 0 || errno != ENOENT) return;
-  throw ConfigError(Problem{
-      file, "", "no such file", "a table of measured runs, one line each",
-      "published runs are not part of sextant: README, \"Accuracy and limits\", names those behind its "
-      "table; sextant validate --example > runs.csv begins one of your own"});
+  throw ConfigError(
+      Problem{file, "", "no such file", "a table of measured runs, one line each",
+              "published runs are not part of sextant: docs/accuracy.md names those behind its constants; "
+              "sextant validate --example > runs.csv begins one of your own"});
 }
 
 // Rows of one question are the same but for their names.

@@ -60,17 +60,6 @@ std::string layout_words(const ParallelPlan& p) {
 }
 
 namespace {
-constexpr double kWorthSaying = 0.01;  // of an OOM risk
-}
-
-std::string oom_risk_text(double chance) {
-  if (chance < kWorthSaying) return "below 1 %";
-  // Cut, not rounded: what is below the limit of 5 % is not printed as 5.0 %.
-  return chance < 0.095 ? fmt::format("{:.1f} %", std::floor(1000 * chance) / 10)
-                        : fmt::format("{:.0f} %", 100 * chance);
-}
-
-namespace {
 
 std::string percent_text(double share) { return fmt::format("{:.1f} %", 100 * std::abs(share)); }
 
@@ -113,7 +102,7 @@ std::vector<std::string> distinct_words(const Recommendation& r) {
 // "has an OOM risk of 13 % and keeps the optimizer on the host".
 std::string what_speaks_against(const RankedPlan& r) {
   std::vector<std::string> reasons, on_host;
-  if (const double risk = r.prediction.chance_of_overflow; risk >= kWorthSaying)
+  if (const double risk = r.prediction.chance_of_overflow; risk >= kWorthPrinting)
     reasons.push_back("has an OOM risk of " + oom_risk_text(risk));
   if (r.plan.optimizer_offload > 0) on_host.emplace_back("optimizer state");
   if (r.plan.parameter_offload) on_host.emplace_back("parameters");
@@ -142,14 +131,14 @@ std::string reason_text(const Recommendation& r, const DecisionRule& rule) {
     return text;
   }
   if (r.on_paper) return "it is the fastest on paper, with room in memory and no unusual features.";
-  const std::string price = r.plan.slower < 0.0005
-                                ? "as fast as the fastest on paper"
-                                : percent_text(r.plan.slower) + " slower than the fastest on paper";
-  const auto& first = r.alternatives;
-  for (const OtherLayout& a : first)
+  // On the base of the table: the step of the recommended layout.
+  const double less = r.plan.slower / (1 + r.plan.slower);
+  const std::string price = less < 0.0005 ? "the fastest on paper is as fast"
+                                          : "the fastest on paper takes " + percent_text(less) + " less";
+  for (const OtherLayout& a : r.alternatives)
     if (a.kind == AlternativeKind::fastest_on_paper)
       if (const std::string against = what_speaks_against(a.plan); !against.empty())
-        return fmt::format("{}, which {}.", price, against);
+        return fmt::format("{}, but {}.", price, against);
   return price + ".";
 }
 

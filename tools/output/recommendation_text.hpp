@@ -18,9 +18,6 @@ std::string layout_words(const ParallelPlan&);
 // "no recomputation", "10 layers per chunk recomputed, on the host: 36 % of the optimizer and activations of 38 layers".
 std::string memory_words(const ParallelPlan&);
 
-// "4.9 %", "12 %", "below 1 %".
-std::string oom_risk_text(double chance);
-
 // Why this one: one paragraph of two lines at most.
 std::string why_text(const Recommendation&, const DecisionRule&);
 

@@ -167,9 +167,10 @@ void print_search(const Asking& a, const SearchReport& report, std::string_view 
             ? " --budget-s SECONDS gives the search another time than half a minute."
             : ""));
   if (report.exact && report.others_share > 0 && report.ranked.size() > 1)
-    a.say(fmt::format(
-        "The others are each within {:.2g} % of the best of their kind: a long search looks less for them.",
-        100 * report.others_share));
+    a.say(
+        fmt::format("Each of the others is within {:.2g} % of the best of its layout family; closer was not "
+                    "searched for.",
+                    100 * report.others_share));
   if (beside) print_beside(a, report, when);
 }
 

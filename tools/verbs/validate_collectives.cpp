@@ -103,8 +103,7 @@ ExitCode validate_collectives(Session& session, const std::string& file, const s
   if (!std::filesystem::exists(file, ignored))
     throw ConfigError(
         Problem{file, "", "no such file", "a table of collectives, one line each",
-                "published tables are not part of sextant: README, \"Accuracy and limits\", names those "
-                "it is scored on"});
+                "published tables are not part of sextant: docs/accuracy.md names those it is scored on"});
   const auto rows = predict_collectives(
       file, session.presets(),
       calibration.empty() ? std::vector<Setting>() : load_calibration(calibration).settings());
