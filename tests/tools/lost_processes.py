@@ -173,7 +173,9 @@ class Trial:
         numbers = [line["decision"] for line in job.decisions() if "decision" in line]
         require(numbers == sorted(set(numbers)), f"decisions {numbers}")
         require(not lost or any(line.get("kind") == "lost" for line in job.decisions()), f"no decision: {job.decisions()}")
-        require((gone or not lost) and sum(gone) <= most_lost, f"steps lost {gone}: {job.decisions()}")
+        # On a busy machine the run may have taken a layout without copies before, by its own choice.
+        changed = any(line.get("kind") == "change" for line in job.decisions())
+        require((gone or not lost) and (changed or sum(gone) <= most_lost), f"steps lost {gone}: {job.decisions()}")
         return sum(gone)
 
 

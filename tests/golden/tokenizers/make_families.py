@@ -150,6 +150,7 @@ def bytes_of(pattern, added, post=None, size=700, normalizer=None, pre=None, ign
     return finish(trained, normalizer, pre, added, post)
 
 
+# Longer than others: one table of families.
 def families():
     sp = [special(t) for t in SENTENCE]
     yield "llama2", sentence_pieces(PREPEND, None, sp, template("<s>"))

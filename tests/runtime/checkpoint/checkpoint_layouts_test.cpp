@@ -178,10 +178,10 @@ TEST(CheckpointLayouts, NoUpdateReachesAStateThatIsBeingCopied) {
   for (const StepReport& s : saved.steps) reported += s.save_pause.v;
   // A thread that got no turn beside a step leaves the copy to the rank, which waits for nothing then.
   EXPECT_GE(slow[0], 1);
-  EXPECT_GT(reported, copy_s / 2 * (slow[0] - 1)) << "what the updates waited for";
+  EXPECT_GT(reported, copy_s / 4 * (slow[0] - 1)) << "what the updates waited for";
   double told = 0;
   for (const SaveEvent& save : saved.saves) told += save.pause.v;
-  EXPECT_GT(told, copy_s / 2 * (slow[0] - 1));
+  EXPECT_GT(told, copy_s / 4 * (slow[0] - 1));
   for (const SaveEvent& save : saved.saves) {
     ASSERT_TRUE(save.committed) << save.error;
     const bool last = save.step == CheckpointTrial::kSteps;
