@@ -44,7 +44,7 @@ double head_factor(int head_dim, AttentionKernel kernel, const CostConstants& c)
 
 // Rates and half lengths of the FlashAttention papers' charts (attention tables), which are of so many multiprocessors:
 // exponentials and shared memory come with them, not with the peak. Those without a block of queries do nothing. It is made
-// of matrix products, and is no faster than the device's (H20: a seventh of the rate of the generation that the charts
+// of GEMMs, and is no faster than the device's (H20: a seventh of the rate of the generation that the charts
 // show). Units: FLOP/s.
 double flash_rate(const AttentionCore& a, AttentionKernel kernel, const Machine& machine) {
   const CostConstants& c = machine.constants;
@@ -98,7 +98,7 @@ OpCost price_attention(const AttentionCore& a, AttentionKernel kernel, const Mac
     cost.duration = std::max(cost.compute, cost.memory) + cost.latency;
     return cost;
   }
-  // Two batched products of depth head_dim, and several passes over the scores between them.
+  // Two batched GEMMs of depth head_dim, and several passes over the scores between them.
   const double peak = machine.peak[static_cast<std::size_t>(a.dtype)];
   double rate = peak * c.gemm_efficiency * a.head_dim / (a.head_dim + c.gemm_depth_overhead);
   if (a.head_dim % 8 != 0) rate *= c.unfused_misaligned;

@@ -22,7 +22,7 @@ struct CostConstants {
   double gemm_tile_64 = 0;           // rate of 128x64 tiles relative to 256x128
   double gemm_depth_overhead = 0;    // elements of depth that filling and draining a tile costs
   double gemm_misaligned = 0;        // rate when a weight extent is not a multiple of 16
-  double gemm_fp8_relative = 0;      // share of peak that fp8 products reach, over that of 16-bit ones
+  double gemm_fp8_relative = 0;      // share of peak that fp8 GEMMs reach, over that of 16-bit ones
   double multiprocessor_TFLOPS = 0;  // dense 16-bit peak of one multiprocessor at its full clock; 0: not told
   double memory_efficiency = 0;      // reachable share of the data-sheet memory bandwidth
   // attention, TFLOP/s of a long causal head-dimension-128 pass

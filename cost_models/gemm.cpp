@@ -42,7 +42,7 @@ OpCost price_gemm(const Gemm& g, const Machine& machine, double bonus) {
   const double compute = 2.0 * best * depth / per_tile;
 
   const double m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
-  const double out_bytes = std::max(2, size_bytes(g.dtype));  // fp8 products write 16 bits
+  const double out_bytes = std::max(2, size_bytes(g.dtype));  // fp8 GEMMs write 16 bits
   const double bytes = size_bytes(g.dtype) * (m * k + k * n) + out_bytes * m * n;
   const double memory = bytes / machine.memory_rate;
   OpCost cost;

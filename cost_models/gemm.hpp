@@ -1,4 +1,4 @@
-// How long does one matrix product C[m,n] = A[m,k] B[k,n] take? Tiles, waves over the multiprocessors, depth,
+// How long does one GEMM C[m,n] = A[m,k] B[k,n] take? Tiles, waves over the multiprocessors, depth,
 // alignment and memory traffic. Ignores power limits, split-K kernels and what is left in the cache.
 #pragma once
 

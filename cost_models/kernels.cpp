@@ -11,13 +11,13 @@ struct Direction {
 Direction direction_of(Pass pass) {
   switch (pass) {
     case Pass::backward:
-      return {false, true, true};
+      return {.input_gradient = true, .weight_gradient = true};
     case Pass::backward_input:
-      return {false, true, false};
+      return {.input_gradient = true};
     case Pass::backward_weight:
-      return {false, false, true};
+      return {.weight_gradient = true};
     default:
-      return {true, false, false};
+      return {.forward = true};
   }
 }
 
@@ -31,9 +31,9 @@ void add_linear(KernelList& list, const Direction& d, std::int64_t tokens, std::
   if (d.weight_gradient) list.push_back(Gemm{out, in, tokens, alignment, dtype});
 }
 
-// Operands of an fp8 product of the own runtime: scales and casts are passes of their own, in either direction. Source:
+// Operands of an fp8 GEMM of the own runtime: scales and casts are passes of their own, in either direction. Source:
 // counted. An operand is read for its largest value, read again and written in 8 bits. A weight's largest value is looked for
-// once a step, which is left out; both products of a backward pass take what the gradient of their results is cast to at once.
+// once a step, which is left out; both GEMMs of a backward pass take what the gradient of their results is cast to at once.
 void add_casts(KernelList& list, const BlockWork& w, const Direction& d) {
   constexpr double kLook = 2, kCast = 2 + 1, kAgain = 1;
   Pointwise casts{0, 0};
@@ -78,11 +78,11 @@ void add_passes(KernelList& list, const BlockWork& w, const Direction& d, const 
   list.push_back(block_passes(own, stack.kernels, c, !d.forward));
 }
 
-// What a policy by operation makes again before a block's backward: its passes, and of the products of a layer (q, k, v,
-// output, gate, up, down) every second one. Attention and the other products are kept. Source: the default save list of
+// What a policy by operation makes again before a block's backward: its passes, and of the GEMMs of a layer (q, k, v,
+// output, gate, up, down) every second one. Attention and the other GEMMs are kept. Source: the default save list of
 // PyTorch's selective activation checkpointing, as torchtitan counts through it (models/llama3/infra/parallelize.py).
 void add_again(KernelList& list, const BlockWork& w, const StackSpec& stack, const CostConstants& c) {
-  constexpr Direction kForward{true, false, false};
+  constexpr Direction kForward{.forward = true};
   if (w.kind != BlockKind::attention) add_passes(list, w, kForward, stack, c);
   if (w.kind == BlockKind::qkv)
     add_linear(list, kForward, w.tokens(), w.hidden, std::int64_t{w.kv_heads} * w.head_dim, w.dtype);
@@ -153,7 +153,7 @@ void add_qk_norms(KernelList& list, const BlockWork& w, const Direction& d, cons
   list.push_back(Pointwise{element_bytes(w) * elements * passes, 2});
 }
 
-// Source: counted. A bias is added where its product is written, at no cost; its gradient reads dy once.
+// Source: counted. A bias is added where its GEMM is written, at no cost; its gradient reads dy once.
 void add_bias(KernelList& list, const BlockWork& w, const Direction& d) {
   const double bytes = element_bytes(w), tokens = static_cast<double>(w.tokens()),
                q = static_cast<double>(w.heads) * w.head_dim,

@@ -1,4 +1,4 @@
-// Which kernels does one launch unit of the model need? It becomes products, an attention core and
+// Which kernels does one launch unit of the model need? It becomes GEMMs, an attention core and
 // memory-bound passes, in launch order. Sizes only: what they cost is priced elsewhere.
 #pragma once
 

@@ -30,7 +30,7 @@ double kept_gathers(const ParallelPlan& plan, int node) {
   return plan.tp > node && plan.dp > 1 && plan.dp < node ? 0.0 : 1.0;
 }
 
-// One weight of each shape of a layer's four products (those of q, k and v are one, as are gate and up).
+// One weight of each shape of a layer's four GEMMs (those of q, k and v are one, as are gate and up).
 double elements_of_shapes(const ModelSpec& m, const LocalShape& local) {
   const double heads = static_cast<double>(local.heads) * m.head_dim,
                kv = static_cast<double>(local.kv_heads) * m.head_dim;
@@ -93,7 +93,7 @@ struct LayerSizes {
         kv(static_cast<double>(local.kv_heads) * m.head_dim) {}
 
   LocalShape local;
-  double element;  // bytes; fp8 products still keep 16-bit activations
+  double element;  // bytes; fp8 GEMMs still keep 16-bit activations
   double tokens, hidden;
   double split;  // what SP divides
   double heads, kv;
@@ -107,7 +107,7 @@ void add_saved_activations(const ModelSpec& m, const TrainingSpec& training, con
   const double scale = size.element / 2.0;  // the coefficients count bytes of 16-bit training
   const bool selective = plan.recompute.kind == RecomputeKind::selective,
              by_operation = selective && stack.rules.selective_by_operation;
-  // In fp8 a norm's output is kept by the product that it goes to, of one byte instead of two.
+  // In fp8 a norm's output is kept by the GEMM that it goes to, of one byte instead of two.
   const bool fp8_inputs = training.compute == Dtype::fp8 && k.saves_fp8_inputs && !by_operation;
   const double norm = std::max(0.0, k.saved_hidden - (fp8_inputs ? 1.0 : 0.0)) * h / split +
                       (stack.kernels.norm_fused || by_operation ? 0.0 : k.saved_norm * h / split);
@@ -125,11 +125,11 @@ void add_saved_activations(const ModelSpec& m, const TrainingSpec& training, con
                             (norm + tp_copy + 2.0 * (heads + (by_operation ? 1.0 : 2.0) * kv) +
                              (fp8_inputs ? 3.0 : 2.0) * heads +
                              (by_operation ? 0.0 : k.saved_rope * (heads + kv) + qk_norms) + scores));
-  // By operation only the first product of the MLP is kept.
+  // By operation only the first GEMM of the MLP is kept.
   const double of_code =
       std::max(0.0, (m.gated_mlp ? k.saved_ffn : std::min(2.0, k.saved_ffn)) - (fp8_inputs ? 0.5 : 0.0));
   const double saved_ffn = by_operation ? std::min(1.0, of_code) : of_code;
-  // The policy keeps every second product of a layer, its last (the MLP's output) among them. No gradient needs that one: compiled
+  // The policy keeps every second GEMM of a layer, its last (the MLP's output) among them. No gradient needs that one: compiled
   // blocks drop it.
   const double output = by_operation && stack.kernels.blocks == Blocks::compiled ? 0.0 : norm;
   b.saved_mlp = bytes(scale * size.tokens * (output + tp_copy + 2.0 * saved_ffn * size.local.ffn));

@@ -19,7 +19,8 @@ bool positive(double x) { return std::isfinite(x) && x > 0; }
 
 }  // namespace
 
-void ProfiledCostModel::add_knot(const Work& work, const OpCost& modelled, double seconds, bool told) {
+void ProfiledCostModel::add_knot(const Work& work, const OpCost& modelled, double seconds, Origin origin) {
+  const bool told = origin == Origin::told;
   const double size = modelled.duration.v;
   if (!positive(size) || !positive(seconds)) return;
   Family& family = families_[family_of(work)];
@@ -37,9 +38,9 @@ ProfiledCostModel::ProfiledCostModel(const WorkProfile& profile, const CostModel
     OpCost cost = scaled(modelled, positive(size) ? seconds / size : 0, CostSource::measured, true);
     cost.duration = Seconds(seconds);  // to the last bit
     measured_.emplace(work, cost);
-    add_knot(work, modelled, seconds, false);
+    add_knot(work, modelled, seconds, Origin::run);
   }
-  for (const ToldTime& t : told) add_knot(t.work, otherwise_.price(t.work), t.took.v, true);
+  for (const ToldTime& t : told) add_knot(t.work, otherwise_.price(t.work), t.took.v, Origin::told);
   for (auto& [work, family] : families_) {
     std::vector<Knot>& knots = family.knots;
     std::ranges::sort(knots, [](const Knot& a, const Knot& b) {

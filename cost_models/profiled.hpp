@@ -15,6 +15,7 @@
 // Neither spread nor number of samples counts.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -59,7 +60,8 @@ class ProfiledCostModel final : public CostModel {
     std::vector<Knot> knots;  // by size, ascending
     bool told = false;        // not by works of a run
   };
-  void add_knot(const Work&, const OpCost& modelled, double seconds, bool told);
+  enum class Origin : std::uint8_t { run, told };
+  void add_knot(const Work&, const OpCost& modelled, double seconds, Origin);
   static bool interpolate(std::span<const Knot>, double size, double& ratio);
 
   const CostModel& otherwise_;

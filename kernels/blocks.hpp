@@ -19,7 +19,7 @@
 //             qkv                    -> [tp: sum of dnormed] norm
 //             embedding
 //
-// With norms behind the products (NormPlacement::after) a half-layer begins with qkv or mlp on the stream itself, of which
+// With norms behind the GEMMs (NormPlacement::after) a half-layer begins with qkv or mlp on the stream itself, of which
 // `normed` holds a copy, and ends with norm_after on the branch; backward it is the other way round.
 //
 // Gradients of weights are added into the given fp32 (fp64) ranges; views without data skip that half. Under
@@ -55,10 +55,10 @@ struct BlockContext {
       {};                       // where each token's begins, [batch][seq_q]; empty: one a sequence
   TensorView slopes = {};       // ALiBi's, A [1, heads], of this rank's heads; no data: none
   Fp8Weights fp8_weights = {};  // of the unit
-  bool fp8 = false;  // the blocks' products, not the head's: operands e4m3, gradients of their results e5m2
-  bool adds_biases = true;   // of products whose sum over tp comes next: the first rank of tp alone
+  bool fp8 = false;  // the blocks' GEMMs, not the head's: operands e4m3, gradients of their results e5m2
+  bool adds_biases = true;   // of GEMMs whose sum over tp comes next: the first rank of tp alone
   int cp = 1;                // segments of gathered keys
-  int threads = 1;           // inside matrix products
+  int threads = 1;           // inside GEMMs
   NativeStream stream = {};  // of every kernel of a unit
 };
 

@@ -1,4 +1,4 @@
-// The two 8-bit floats of matrix products, as NVIDIA's GPUs round to them (Micikevicius et al. 2022, "FP8 formats for deep
+// The two 8-bit floats of GEMMs, as NVIDIA's GPUs round to them (Micikevicius et al. 2022, "FP8 formats for deep
 // learning"; cvt.rn.satfinite of PTX): to nearest even, to the largest finite value beyond it. And the scale of a whole
 // tensor: a power of two, so that scaling rounds nothing and the same tensor has the same codes wherever it is cast.
 //   e4m3  1 4 3 bits, bias 7, largest 448, no infinity
@@ -12,7 +12,7 @@
 
 namespace sextant {
 
-// What an operand of a product is rounded to right before it is multiplied.
+// What an operand of a GEMM is rounded to right before it is multiplied.
 enum class Fp8 : std::uint8_t { none, e4m3, e5m2 };
 
 // Where the largest values of a matrix stand on a GPU, which spares a pass over what has not changed since they were looked

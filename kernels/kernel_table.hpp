@@ -3,7 +3,7 @@
 // synchronise; a call returns when its work is done on the CPU, when it is issued on `stream` on a GPU. All
 // tensors, spans and pointers are of the memory that kernels read; only `decay` is the caller's.
 //
-// T is the format of products (fp64, fp32, bf16) and A its accumulator (fp64 for fp64, fp32 otherwise).
+// T is the format of GEMMs (fp64, fp32, bf16) and A its accumulator (fp64 for fp64, fp32 otherwise).
 // Rows of activations are tokens of `batch` sequences one after another. Sums run in a fixed order that
 // depends on shapes only, never on addresses, threads or time.
 #pragma once
@@ -30,8 +30,8 @@ struct GemmArgs {
   Fp8 round_a = Fp8::none, round_b = Fp8::none;  // both or none
   // What spares a GPU passes over operands in fp8, without a change of any bit.
   Fp8Largest largest_b = {};
-  bool a_again_turned = false;  // a is wanted again, transposed, by the next product on this stream
-  bool a_as_before = false;     // it has not changed since such a product
+  bool a_again_turned = false;  // a is wanted again, transposed, by the next GEMM on this stream
+  bool a_as_before = false;     // it has not changed since such a GEMM
   int threads = 1;
   NativeStream stream = {};
 };
@@ -137,7 +137,7 @@ struct SwigluForwardArgs {
   NativeStream stream = {};
 };
 // In place, so that the backward pass needs no more memory: gate becomes dgate, up becomes dup, and dout
-// becomes silu(gate) * up, which the weight gradient of the next product wants.
+// becomes silu(gate) * up, which the weight gradient of the next GEMM wants.
 struct SwigluBackwardArgs {
   TensorView gate, up, dout;  // T [rows, f], in and out
   NativeStream stream = {};

@@ -1,4 +1,4 @@
-// Norms of q and k, a unit of their own behind the products (BlockKind::qk_norm), and the sums that ranks share of them.
+// Norms of q and k, a unit of their own behind the GEMMs (BlockKind::qk_norm), and the sums that ranks share of them.
 #include <utility>
 
 #include "kernels/block_parts.hpp"

@@ -1,4 +1,4 @@
-// The number formats that parameters, gradients and products are kept in.
+// The number formats that parameters, gradients and GEMMs are kept in.
 #pragma once
 
 #include <array>

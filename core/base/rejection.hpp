@@ -10,7 +10,7 @@ enum class RejectReason : std::uint8_t {
   not_divisible,         // heads, vocabulary, batch, layers or ranks do not divide
   out_of_memory,         // needs more than the device has
   unsupported_by_stack,  // the software stack has no such feature or refuses the combination
-  contradiction,         // fields of the plan exclude each other
+  inconsistent,          // fields of the plan exclude each other
 };
 
 struct Rejection {

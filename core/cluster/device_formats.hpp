@@ -9,7 +9,7 @@
 
 namespace sextant {
 
-// What is wrong with products in `compute` on this device: a format of 16 bits or less that it has no peak for. CPUs
+// What is wrong with GEMMs in `compute` on this device: a format of 16 bits or less that it has no peak for. CPUs
 // convert, and every device computes in fp32. The key is left to whoever asks.
 std::optional<Problem> unknown_format(const DeviceSpec&, Dtype compute);
 

@@ -65,7 +65,7 @@ std::int64_t head_chunk(const BlockWork& w) {
   if (w.chunk > 0) return w.chunk;
   constexpr std::int64_t kLogits = 1 << 24;
   // The weight's gradient is read and written once a chunk (8 bytes an element), against 2 rows operations an element: on
-  // an H100 (990 TFLOP/s, 3.35 TB/s by data sheet) the product takes longer from 1,182 rows on, on an A100 from 612.
+  // an H100 (990 TFLOP/s, 3.35 TB/s by data sheet) the GEMM takes longer from 1,182 rows on, on an A100 from 612.
   constexpr std::int64_t kLeastRows = 1024;
   const std::int64_t rows = std::max(kLeastRows, kLogits / std::max(1, w.vocab) / 64 * 64);
   return std::min(w.tokens(), rows);

@@ -3,7 +3,7 @@
 // kernels/blocks.hpp.
 //
 // Tokens: `local` rows lie outside the tensor-parallel region (batch * seq_q / tp under sequence
-// parallelism), `full` rows are batch * seq_q. Statistics are fp32, or fp64 when products are fp64; the rest is as products are,
+// parallelism), `full` rows are batch * seq_q. Statistics are fp32, or fp64 when GEMMs are fp64; the rest is as GEMMs are,
 // bf16 where these are fp8. Every
 // tensor starts on a 64-byte boundary and bytes() includes that padding, so a list adds up to its buffer
 // exactly.
@@ -19,7 +19,7 @@
 
 namespace sextant {
 
-// What operands of products stand in memory as: those of fp8 are rounded right before they are multiplied.
+// What operands of GEMMs stand in memory as: those of fp8 are rounded right before they are multiplied.
 constexpr Dtype kept_as(Dtype products) { return products == Dtype::fp8 ? Dtype::bf16 : products; }
 
 inline constexpr std::int64_t kTensorAlignment = 64;  // bytes

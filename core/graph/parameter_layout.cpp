@@ -75,7 +75,7 @@ constexpr Kind kOutput[] = {Kind::o_bias, Kind::o};
 constexpr Kind kQkv[] = {Kind::k_norm, Kind::q_norm, Kind::v_bias, Kind::k_bias,
                          Kind::q_bias, Kind::q,      Kind::k,      Kind::v};
 
-// The first parameter that a module uses: the norm before its products, or the attention's output matrix; where norms stand
+// The first parameter that a module uses: the norm before its GEMMs, or the attention's output matrix; where norms stand
 // behind, the last one before another module's.
 bool ends_module(const std::vector<ParameterKind>& of_layer, std::size_t i) {
   const ParameterKind kind = of_layer[i];
@@ -91,7 +91,7 @@ bool same_op(const Parameter& a, const Parameter& b) {
   return a.chunk == b.chunk && a.layer == b.layer && gradient_writer(a.kind) == gradient_writer(b.kind);
 }
 
-// Both are parts of one product where the stack joins them.
+// Both are parts of one GEMM where the stack joins them.
 bool one_gemm(const Parameter& a, const Parameter& b) {
   const bool parts = (a.kind == Kind::q && b.kind == Kind::k) || (a.kind == Kind::k && b.kind == Kind::v) ||
                      (a.kind == Kind::gate && b.kind == Kind::up);
@@ -102,7 +102,7 @@ struct Builder {
   std::array<std::int64_t, kParameterKinds> elements;  // on one tensor-parallel rank, by kind
   std::int64_t bucket_limit;
   bool whole_ops;  // a bucket ends where an op does
-  bool joined;     // ... or at least where a joined product does
+  bool joined;     // ... or at least where a joined GEMM does
   ParameterLayout out;
   std::int64_t filled = 0;  // elements of the open bucket
 

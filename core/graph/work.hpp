@@ -66,15 +66,15 @@ struct BlockWork {
   bool sequence_parallel = false;
   int window = 0;  // attention: keys that a query sees; 0: all up to its own
   bool gated = true;
-  bool bias = false;          // the block's products have biases
+  bool bias = false;          // the block's GEMMs have biases
   bool joined = false;        // qkv, attention, mlp: Q, K and V, and gate and up, are columns of one tensor
   bool normalized = false;    // head: its rows are divided by their length
-  bool short_logits = false;  // head: logits in the format of products, not of sums
+  bool short_logits = false;  // head: logits in the format of GEMMs, not of sums
   QkNorm qk_norm = QkNorm::none;  // qkv, its norms, and attention
   bool recompute_core =
       false;  // backward first repeats what selective recomputation did not keep: the attention core, or
               // what the stack's policy by operation makes again
-  Dtype dtype = Dtype::bf16;  // of the matrix products
+  Dtype dtype = Dtype::bf16;  // of the GEMMs
   std::int64_t tokens() const { return static_cast<std::int64_t>(batch) * seq_q; }
   bool operator==(const BlockWork&) const = default;
 };

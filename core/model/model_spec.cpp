@@ -110,11 +110,12 @@ double visible_share(int window, int seq_len) {
   return (w * s - w * (w - 1) / 2) / (s * (s + 1) / 2);
 }
 
-double model_flops_per_token(const ModelSpec& m, int seq_len, bool causal_halved) {
+double model_flops_per_token(const ModelSpec& m, int seq_len, AttentionFlops counted) {
   // 2 products (scores, values) x 2 FLOPs x 3 (forward + two gradients) = 12 per layer, channel and key.
   const double by_key = 12.0 * m.n_layers * (static_cast<double>(m.n_heads) * m.head_dim);
-  const double attention = causal_halved ? by_key * seq_len / 2 * visible_share(m.window, seq_len)
-                                         : by_key * widest_context(m, seq_len);
+  const double attention = counted == AttentionFlops::causal
+                               ? by_key * seq_len / 2 * visible_share(m.window, seq_len)
+                               : by_key * widest_context(m, seq_len);
   return 6.0 * static_cast<double>(matmul_parameters(m)) + attention;
 }
 

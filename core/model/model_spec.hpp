@@ -20,7 +20,7 @@ enum class NormKind : std::uint8_t { rms, layer };
 // Of queries and keys, before their positions turn them: over each head with one weight for all (Qwen 3), or over all heads
 // together with a weight of its own for each element (OLMo 2).
 enum class QkNorm : std::uint8_t { none, head, whole };
-// Before the products of a half-layer, or behind them, on what is added to the residual stream (OLMo 2).
+// Before the GEMMs of a half-layer, or behind them, on what is added to the residual stream (OLMo 2).
 enum class NormPlacement : std::uint8_t { before, after };
 inline constexpr std::array<std::string_view, 3> kPositionNames = {"rope", "learned", "alibi"};
 inline constexpr std::array<std::string_view, 2> kNormNames = {"rms", "layer"};
@@ -106,10 +106,12 @@ int widest_context(const ModelSpec&, int seq_len);
 // Pairs of a query and a key that it sees in a sequence, over those of plain causal attention: 1 without a window.
 double visible_share(int window, int seq_len);
 
+enum class AttentionFlops : std::uint8_t { full, causal };
+
 // Model FLOPs of one token, forward and backward: 6 * matmul_parameters + 12 * L * (heads * head_dim) *
-// widest_context. Attention is counted in full, as published figures do (a window's width for each query); `causal_halved`
+// widest_context. Attention is counted in full, as published figures do (a window's width for each query); `causal`
 // counts the pairs that are seen, each once. Recomputation is never counted.
-double model_flops_per_token(const ModelSpec&, int seq_len, bool causal_halved = false);
+double model_flops_per_token(const ModelSpec&, int seq_len, AttentionFlops = AttentionFlops::full);
 
 std::vector<Problem> validate(const ModelSpec&);
 

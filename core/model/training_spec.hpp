@@ -18,7 +18,7 @@ inline constexpr int kMaxGlobalBatch = 1 << 24;
 struct TrainingSpec {
   int seq_len = 2048;             // tokens per sequence
   int global_batch = 1024;        // sequences per optimizer step
-  Dtype compute = Dtype::bf16;    // of the matrix products
+  Dtype compute = Dtype::bf16;    // of the GEMMs
   Dtype parameter = Dtype::bf16;  // resident parameters
   Dtype gradient = Dtype::fp32;   // accumulation
   Dtype reduction = Dtype::fp32;  // on the wire

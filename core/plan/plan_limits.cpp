@@ -193,7 +193,7 @@ std::string_view trimmed(std::string_view text) {
 
 // The limits of a field exclude each other when neither its ends, nor the limits' own values, nor their
 // neighbours satisfy all of them.
-std::vector<Problem> contradictions(const PlanLimits& all, const std::string& flag) {
+std::vector<Problem> inconsistencies(const PlanLimits& all, const std::string& flag) {
   std::vector<Problem> problems;
   for (std::size_t f = 0; f < kLimitFields.size(); ++f) {
     const auto field = static_cast<PlanField>(f);
@@ -229,7 +229,7 @@ class LimitParser {
       read(trimmed(text.substr(begin, end - begin)));
       begin = end + 1;
     }
-    if (problems_.empty()) problems_ = contradictions(limits_, flag_);
+    if (problems_.empty()) problems_ = inconsistencies(limits_, flag_);
     if (!problems_.empty()) throw ConfigError(std::move(problems_));
     return limits_;
   }
@@ -372,7 +372,7 @@ std::string to_string(const PlanLimits& all) {
 
 PlanLimits combine(PlanLimits a, const PlanLimits& b) {
   a.limits.insert(a.limits.end(), b.limits.begin(), b.limits.end());
-  if (auto problems = contradictions(a, "--fix, --limit"); !problems.empty()) throw ConfigError(problems);
+  if (auto problems = inconsistencies(a, "--fix, --limit"); !problems.empty()) throw ConfigError(problems);
   return a;
 }
 

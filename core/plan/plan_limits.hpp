@@ -63,7 +63,7 @@ struct PlanLimits {
 };
 
 // `flag` ("--fix", "--limit") is what messages name. With `only_equal`, just "field=value" is read. Throws
-// ConfigError with every problem: unknown fields with a suggestion, values out of range, contradictions.
+// ConfigError with every problem: unknown fields with a suggestion, values out of range, inconsistencies.
 PlanLimits parse_plan_limits(std::string_view text, const std::string& flag, bool only_equal = false);
 std::string to_string(const PlanLimits&);  // reads back to the same limits
 

@@ -2,6 +2,7 @@
 #include "core/plan/plan_rules.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <type_traits>
 
 #include <fmt/format.h>
@@ -15,9 +16,11 @@ struct Entry {
   std::size_t index;
 };
 
+enum class Report : std::uint8_t { every_problem, first_key };
+
 class Rules {
  public:
-  explicit Rules(bool texts) : texts_(texts) {}
+  explicit Rules(Report report) : texts_(report == Report::every_problem) {}
   // Texts are made only when they are needed: plans are checked by the hundred thousand.
   template <class Key, class Value, class Expected>
   void require(bool holds, const Key& key, const Value& value, const Expected& expected,
@@ -91,7 +94,7 @@ void ranges(Rules& r, const ParallelPlan& p) {
       "tp, cp, dp and pp once each");
 }
 
-void own_contradictions(Rules& r, const ParallelPlan& p) {
+void own_inconsistencies(Rules& r, const ParallelPlan& p) {
   r.require(p.tp > 1 || !p.sequence_parallel, "sequence_parallel", true, "false with tp 1",
             "sequence parallelism splits over the TP ranks");
   r.require(p.tp > 1 || !p.overlap_tp, "overlap_tp", true, "false with tp 1");
@@ -214,8 +217,8 @@ void model_and_batch(Rules& r, const ParallelPlan& p, const ModelSpec& m, const 
 void check(Rules& rules, const ParallelPlan& plan, const ModelSpec& model, const TrainingSpec& training,
            auto inputs_valid) {
   ranges(rules, plan);
-  if (!rules.clean()) return;  // the products below would overflow or divide by zero
-  own_contradictions(rules, plan);
+  if (!rules.clean()) return;  // the multiplications below would overflow or divide by zero
+  own_inconsistencies(rules, plan);
   if (!rules.done() && inputs_valid()) {
     model_and_batch(rules, plan, model, training);
     if (!rules.done()) layers(rules, plan, model);
@@ -226,20 +229,20 @@ void check(Rules& rules, const ParallelPlan& plan, const ModelSpec& model, const
 
 std::vector<Problem> validate(const ParallelPlan& plan, const ModelSpec& model,
                               const TrainingSpec& training) {
-  Rules rules(true);
+  Rules rules(Report::every_problem);
   check(rules, plan, model, training, [&] { return validate(model).empty() && validate(training).empty(); });
   return rules.take();
 }
 
 std::vector<Problem> validate_checked(const ParallelPlan& plan, const ModelSpec& model,
                                       const TrainingSpec& training) {
-  Rules rules(true);
+  Rules rules(Report::every_problem);
   check(rules, plan, model, training, [] { return true; });
   return rules.take();
 }
 
 std::string_view broken_rule(const ParallelPlan& plan, const ModelSpec& model, const TrainingSpec& training) {
-  Rules rules(false);
+  Rules rules(Report::first_key);
   check(rules, plan, model, training, [] { return true; });
   return rules.first_key();
 }

@@ -1,6 +1,7 @@
 // StackSpec to and from JSON, and the preset folder.
 #include <array>
 #include <cctype>
+#include <cstdint>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -253,8 +254,10 @@ constexpr std::array kOtherNames = {
     OtherName{"jax", "no framework on JAX is among them but alpa; times of others would be a guess"},
     OtherName{"pax", "no framework on JAX is among them but alpa; times of others would be a guess"}};
 
+enum class Spelling : std::uint8_t { exact, with_slips };
+
 // Which presets a framework's other name means. `longer_than`: only beginnings that are longer.
-std::string stack_by_other_name(const std::string& name, bool with_slips, std::size_t longer_than = 0) {
+std::string stack_by_other_name(const std::string& name, Spelling spelling, std::size_t longer_than = 0) {
   const std::string plain = plain_word(name);
   std::string_view meant;
   std::size_t longest = longer_than;
@@ -263,7 +266,7 @@ std::string stack_by_other_name(const std::string& name, bool with_slips, std::s
       meant = other.meant;
       longest = other.begins.size();
     }
-  if (!meant.empty() || !with_slips) return std::string(meant);
+  if (!meant.empty() || spelling == Spelling::exact) return std::string(meant);
   std::vector<std::string> words;
   constexpr std::size_t kLongEnough = 5;  // one slip in a shorter word makes another
   for (const OtherName& other : kOtherNames)
@@ -293,9 +296,9 @@ std::filesystem::path preset_path(const std::string& name, const std::filesystem
   // A slip in the whole of a name says more than its first word, which may be another's.
   constexpr std::size_t kSlip = 1;
   const bool slip = !near.empty() && plain_word(name).size() + kSlip >= plain_word(near).size();
-  std::string hint = stack_by_other_name(name, false, slip ? plain_word(near).size() - 1 : 0);
+  std::string hint = stack_by_other_name(name, Spelling::exact, slip ? plain_word(near).size() - 1 : 0);
   if (hint.empty() && !near.empty()) hint = "did you mean " + near + "?" + version_of(name, near, presets);
-  if (hint.empty()) hint = stack_by_other_name(name, true);
+  if (hint.empty()) hint = stack_by_other_name(name, Spelling::with_slips);
   throw ConfigError(Problem{"", "stack", name,
                             fmt::format("one of {}, or a JSON file", fmt::join(stack_names(presets), ", ")),
                             hint});

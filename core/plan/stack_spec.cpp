@@ -1,6 +1,7 @@
 #include "core/plan/stack_spec.hpp"
 
 #include <algorithm>
+#include <cstdint>
 
 #include <fmt/format.h>
 
@@ -8,12 +9,17 @@ namespace sextant {
 
 namespace {
 
+enum class Reasons : std::uint8_t { written, left_out };
+
 // The stack that is asked, and what it cannot do. A search asks by the hundred thousand whether there is anything at all;
 // texts are made only where somebody reads them.
 class Asked {
  public:
-  Asked(const StackSpec& stack, bool texts)
-      : can(stack.can), is_own(stack.memory.exact_tensors), stack_(stack), texts_(texts) {}
+  Asked(const StackSpec& stack, Reasons reasons)
+      : can(stack.can),
+        is_own(stack.memory.exact_tensors),
+        stack_(stack),
+        texts_(reasons == Reasons::written) {}
 
   template <class What, class Instead>
   void cannot(bool is_so, const What& what, const Instead& instead) {
@@ -304,7 +310,7 @@ void refuses_overlap(Asked& s, const ParallelPlan& p) {
   s.cannot(p.last_bucket_split > 1 && !can.last_bucket_split, "cannot split the last bucket", "leave lb out");
 }
 
-// The runtime's own products in fp8: cuBLASLt takes extents that are multiples of 16, of one rank.
+// The runtime's own GEMMs in fp8: cuBLASLt takes extents that are multiples of 16, of one rank.
 void refuses_fp8(Asked& s, const ParallelPlan& p, const ModelSpec& m, const TrainingSpec& t) {
   constexpr std::int64_t kMultiple = 16;
   const std::int64_t d = m.head_dim, tp = std::max(1, p.tp),
@@ -357,12 +363,12 @@ bool may_overlap_tp(const StackCapabilities& can, const ParallelPlan& p) {
 
 std::optional<Rejection> refuses(const StackSpec& s, const ParallelPlan& p, const ModelSpec& m,
                                  const TrainingSpec& t) {
-  return refuses(Asked(s, true), p, m, t);
+  return refuses(Asked(s, Reasons::written), p, m, t);
 }
 
 std::optional<RejectReason> refusal(const StackSpec& s, const ParallelPlan& p, const ModelSpec& m,
                                     const TrainingSpec& t) {
-  if (const auto r = refuses(Asked(s, false), p, m, t)) return r->reason;
+  if (const auto r = refuses(Asked(s, Reasons::left_out), p, m, t)) return r->reason;
   return std::nullopt;
 }
 

@@ -122,7 +122,7 @@ struct StackRules {
   // ZeRO 2 reduces the units of ZeRO 3 and not buckets; where gradients are reduced in every micro-batch, parameters are
   // released behind its backward and gathered again for the next (FSDP with reshard_after_forward off).
   bool zero2_by_units = false;
-  // Selective recomputation keeps the attention core's output and that of every second product of a layer, and makes all else
+  // Selective recomputation keeps the attention core's output and that of every second GEMM of a layer, and makes all else
   // again (PyTorch's per-operation policy), instead of repeating the attention core alone.
   bool selective_by_operation = false;
   // Logits are never held whole: the head's backward makes them, the loss and both gradients chunk by chunk. Its forward does
@@ -130,7 +130,7 @@ struct StackRules {
   bool head_fused_with_loss = false;
   // Q, K and V are one GEMM, and so are gate and up: their matrices, gradients and results stand side by side.
   bool fused_projections = false;
-  // Logits of a head fused with its loss are kept in the format of products, as PyTorch's are, and become their gradients in
+  // Logits of a head fused with its loss are kept in the format of GEMMs, as PyTorch's are, and become their gradients in
   // place; the loss is made of them in fp32. Otherwise they are kept in fp32 beside their gradients.
   bool short_logits = false;
   // What logits of a head fused with its loss may take: as many tokens' are made at a time. 0: about 2^24 logits.
@@ -225,7 +225,7 @@ struct StackMemory {
   double logits_kept_bytes = 0.0;      // more of them, still held by the micro-batch before; m > 1
   double loss_gather_bytes = 0.0;      // per logit of the whole vocabulary, where rules.loss_gathers_logits
   double transient_hidden = 0.0;       // bytes per token and hidden channel, once, when tp > 1
-  // Inputs of products in fp8 are kept in fp8, beside what else keeps them in 16 bits (Transformer Engine).
+  // Inputs of GEMMs in fp8 are kept in fp8, beside what else keeps them in 16 bits (Transformer Engine).
   bool saves_fp8_inputs = false;
   // Per element of each shape of weight that a stage has: gradients that were added to the main ones are told to autograd as one
   // tensor for all weights of a shape, which is never freed (Transformer Engine from 2.3).

@@ -27,7 +27,7 @@ enum class LayerSplit : std::uint8_t {
 struct StackRule {
   std::string framework;  // words that the row's framework contains, in any case; empty = any
   std::string from;       // first date, inclusive ("2023-10"); empty = any
-  std::string precision;  // of the products; empty = any
+  std::string precision;  // of the GEMMs; empty = any
   std::string notes;      // a word of the row's notes ("compiler"); empty = any
   std::string overlap;    // "yes" or "no": the row states gradient overlap or none; empty = any
   // Reductions of gradients and gathers of parameters run beside the passes where the row does not say whether they do.

@@ -16,7 +16,7 @@ namespace sextant {
 struct SquareGemm {
   Dtype format = Dtype::fp32;
   std::int64_t extent = 0;
-  int ranks = 1;  // that make such a product at the same time
+  int ranks = 1;  // that make such a GEMM at the same time
   bool operator==(const SquareGemm&) const = default;
 };
 struct CopyWithin {  // a device's memory

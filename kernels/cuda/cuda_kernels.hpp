@@ -32,14 +32,14 @@ std::string attention_fallback();
 // Why the attention library has run another plan than the first that it advises, for each pass; empty: it has not.
 std::string attention_second_choice();
 
-// The same of matrix products: how many shapes cuBLASLt has nothing for, and the first of them.
+// The same of GEMMs: how many shapes cuBLASLt has nothing for, and the first of them.
 std::string gemm_fallback();
 
 // Why the attention library would not serve this shape, by its first choice, on a GPU of these properties, which it takes as
 // JSON and which need not be here; empty when it would. Asks its compiler: seconds.
 std::string attention_refusal(const AttentionShape&, const std::string& gpu_properties);
 
-// The casts of a product in fp8 without the product, to time them.
+// The casts of a GEMM in fp8 without the GEMM, to time them.
 void fp8_casts(const GemmArgs&);
 
 }  // namespace sextant

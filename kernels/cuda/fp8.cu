@@ -1,5 +1,5 @@
 // Casts to fp8: one pass that looks for each operand's largest value, one that reads it again and writes its codes, turned
-// where a product wants them so (through shared memory); and the product of codes without a library.
+// where a GEMM wants them so (through shared memory); and the GEMM of codes without a library.
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/fp8.hpp"
 

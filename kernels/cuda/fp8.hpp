@@ -1,4 +1,4 @@
-// Operands of fp8 products on a GPU: where their codes stand in a stream's scratch, and what makes them. For the products'
+// Operands of fp8 GEMMs on a GPU: where their codes stand in a stream's scratch, and what makes them. For the GEMMs'
 // files and nobody else.
 #pragma once
 
@@ -24,7 +24,7 @@ struct Fp8Operand {
 // refused them on an H200 (13.1).
 inline constexpr int kFp8Factor = 64;
 
-// What both operands of a product share.
+// What both operands of a GEMM share.
 struct Fp8Room {
   float down[2 * kFp8Factor] = {};  // the factor of each one's codes, the first of each kFp8Factor
   std::uint32_t largest[2][Fp8Largest::kWords] = {};

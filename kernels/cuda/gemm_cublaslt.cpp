@@ -1,4 +1,4 @@
-// Matrix products through cuBLASLt; the only file that knows it. Row-major matrices are the transposes of its
+// GEMMs through cuBLASLt; the only file that knows it. Row-major matrices are the transposes of its
 // column-major ones, so c = op(a) op(b) is asked for as c^T = op(b)^T op(a)^T and nothing is copied. What the
 // library proposes is kept per shape; in a rehearsed step the proposals are timed, on a chip that is as warm as in a step, and
 // the fastest is kept.
@@ -33,7 +33,7 @@ namespace {
 // chip computes before the first comparison, so that its clock is that of a step.
 constexpr int kProposals = 96, kFinalists = 6, kRuns = 3, kRounds = 4;
 constexpr std::chrono::milliseconds kBudget{300}, kWarm{300};
-constexpr double kRoundSeconds = 2e-3, kLong = 1e-3;  // a product that takes this long is timed alone
+constexpr double kRoundSeconds = 2e-3, kLong = 1e-3;  // a GEMM that takes this long is timed alone
 // Beyond what NVIDIA advises, a workspace is what else is lent to the stream.
 constexpr std::int64_t kMostWorkspace = std::int64_t{256} << 20;
 
@@ -120,7 +120,7 @@ GemmKey key_of(const GemmArgs& g, const Shape& e, const float* down, int device,
           workspace};
 }
 
-// One product of one shape, ready to run. Kept until the process ends.
+// One GEMM of one shape, ready to run. Kept until the process ends.
 struct Gemm {
   cublasLtMatmulDesc_t description = nullptr;
   cublasLtMatrixLayout_t left = nullptr, right = nullptr, out = nullptr;
@@ -131,7 +131,7 @@ struct Gemm {
 
 class Gemms {
  public:
-  // False when the library has nothing for this gemm. `down`: the factors of a's and b's codes, of products in fp8.
+  // False when the library has nothing for this gemm. `down`: the factors of a's and b's codes, of GEMMs in fp8.
   bool run(const GemmArgs& g, const Shape& e, const float* down, CudaStream& s) {
     // Beside codes the scratch has no more than the least.
     const std::int64_t bytes =
@@ -262,7 +262,7 @@ class Gemms {
 
   // Times every proposal, as far as the budget goes, and the fastest of them once more, in turns, so that a chip that slows
   // down does so for all; c may be added to as often as one likes. Several runs at a time: the stream would wait for the host
-  // before a single one, for as long as a small product takes. What does not run is dropped.
+  // before a single one, for as long as a small GEMM takes. What does not run is dropped.
   void choose(Gemm& p, const GemmArgs& g, const CudaStream& s, void* workspace) {
     struct Candidate {
       cublasLtMatmulHeuristicResult_t proposal;

@@ -1,4 +1,4 @@
-// Products whose operands are rounded to fp8 right before: Hopper multiplies codes only where the sum's index runs along
+// GEMMs whose operands are rounded to fp8 right before: Hopper multiplies codes only where the sum's index runs along
 // the rows of both (the "TN" form of cuBLASLt), so each operand is cast as it lies, or turned on the way.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>

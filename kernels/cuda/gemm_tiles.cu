@@ -1,4 +1,4 @@
-// The matrix product without a library: for shapes and alignments that cuBLASLt refuses, and to hold it against.
+// The GEMM without a library: for shapes and alignments that cuBLASLt refuses, and to hold it against.
 // One accumulator an element in the accumulator's format, ascending k.
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.hpp"

@@ -36,8 +36,8 @@ struct AttentionScratch {
   std::int64_t total() const { return dq + products + workspace; }
 };
 
-// Of a product in fp8: [the library's workspace][Fp8Room][codes of a, turned, for the next][of a][of b], a byte an element. The
-// next product finds its a where its own would be.
+// Of a GEMM in fp8: [the library's workspace][Fp8Room][codes of a, turned, for the next][of a][of b], a byte an element. The
+// next GEMM finds its a where its own would be.
 struct Fp8Scratch {
   std::int64_t room = kLibraryWorkspace, again = 0, a = 0, b = 0, total = 0;  // where each begins
   Fp8Scratch(std::int64_t elements_of_a, std::int64_t elements_of_b, bool a_again_turned = false)
@@ -47,7 +47,7 @@ struct Fp8Scratch {
         total(b + whole_scratch(elements_of_b)) {}
 };
 
-// The most that a unit's products take in any pass, with neighbours joined: q, k and v, gate and up.
+// The most that a unit's GEMMs take in any pass, with neighbours joined: q, k and v, gate and up.
 inline std::int64_t fp8_scratch(const BlockWork& w) {
   const std::int64_t tokens = w.tokens(), q = std::int64_t{w.heads} * w.head_dim,
                      kv = 2 * std::int64_t{w.kv_heads} * w.head_dim;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <limits>
@@ -49,13 +50,15 @@ std::vector<std::size_t> ordered(const std::vector<T>& list, Before before) {
   return indices;
 }
 
+enum class Wanted : std::uint8_t { lowest, any_that_fits };
+
 class LowestMemorySearch {
  public:
-  LowestMemorySearch(const Job& job, const SearchSpace& space, const SearchOptions& options, bool any)
+  LowestMemorySearch(const Job& job, const SearchSpace& space, const SearchOptions& options, Wanted wanted)
       : job_(job),
         space_(space),
         options_(options),
-        any_(any),
+        any_(wanted == Wanted::any_that_fits),
         limit_(options.memory_limit.value_or(job.cluster.device.memory).v),
         tree_(job, space, Bytes(limit_), [this] { return stopped(); }),
         caches_([this] { return SearchCache(job_, space_, shared_); }) {}
@@ -378,11 +381,11 @@ class LowestMemorySearch {
 
 LowestMemoryLayout lowest_memory_layout(const Job& job, const SearchSpace& space,
                                         const SearchOptions& options) {
-  return LowestMemorySearch(job, space, options, false).run();
+  return LowestMemorySearch(job, space, options, Wanted::lowest).run();
 }
 
 LowestMemoryLayout any_layout(const Job& job, const SearchSpace& space, const SearchOptions& options) {
-  return LowestMemorySearch(job, space, options, true).run();
+  return LowestMemorySearch(job, space, options, Wanted::any_that_fits).run();
 }
 
 }  // namespace sextant

@@ -44,8 +44,9 @@ int fewest_by_peak(const Job& job, std::optional<Seconds> deadline) {
   for (const auto& [dtype, flops] : job.cluster.device.peak) peak = std::max(peak, flops.v);
   if (!deadline || peak <= 0) return 1;
   const double tokens = static_cast<double>(job.training.global_batch) * job.training.seq_len;
-  const double gpus =
-      tokens * model_flops_per_token(job.model, job.training.seq_len, true) / (peak * deadline->v);
+  const double gpus = tokens *
+                      model_flops_per_token(job.model, job.training.seq_len, AttentionFlops::causal) /
+                      (peak * deadline->v);
   return static_cast<int>(std::clamp(std::floor(gpus), 1.0, static_cast<double>(kMaxWorld)));
 }
 

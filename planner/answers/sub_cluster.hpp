@@ -12,7 +12,7 @@ namespace sextant {
 // do without. With defects of leaves, whose nodes cannot be told apart from their places, the last nodes are.
 ClusterSpec sub_cluster(const ClusterSpec&, int gpus);
 
-// The nodes that `resized` leaves out, ascending, by their numbers in the whole cluster.
+// The nodes that `sub_cluster` leaves out, ascending, by their numbers in the whole cluster.
 std::vector<int> left_out_nodes(const ClusterSpec&, int gpus);
 
 // The GPUs that are left without the slowest nodes, without the next slowest as well, ..., without every slow one:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -36,8 +37,10 @@ std::size_t digits_at(std::string_view s, std::size_t at) {
 }
 
 // The rank of the tag that `line` begins with, which is taken off: "[1,3]<stdout>: text", "[rank3]: text" or "[default3]: text";
-// "3: text" only where `numbered`, since times and lists look alike.
-std::optional<Tag> take_tag(std::string_view& line, bool numbered) {
+enum class Lines : std::uint8_t { plain, numbered };
+
+// "3: text" only of `numbered` lines, since times and lists look alike.
+std::optional<Tag> take_tag(std::string_view& line, Lines lines) {
   const auto taken = [&](std::size_t from, std::size_t digits, std::size_t end,
                          std::optional<int> LineTag::*of) -> std::optional<Tag> {
     const auto number = whole_number(line.substr(from, digits));
@@ -61,7 +64,7 @@ std::optional<Tag> take_tag(std::string_view& line, bool numbered) {
       return taken(word, digits, word + digits + 2,
                    line.substr(1, word - 1) == kMachineTag ? &LineTag::machine : &LineTag::local);
   }
-  if (numbered) {
+  if (lines == Lines::numbered) {
     const std::size_t blanks = std::min(line.find_first_not_of(' '), line.size()),
                       digits = digits_at(line, blanks);
     if (digits > 0 && line.substr(blanks + digits).starts_with(':'))
@@ -70,14 +73,14 @@ std::optional<Tag> take_tag(std::string_view& line, bool numbered) {
   return std::nullopt;
 }
 
-Tagged tagged(std::string_view line, bool numbered) {
+Tagged tagged(std::string_view line, Lines lines) {
   Tagged out{line, {}, {}};
   const auto keep = [&](const Tag& tag) {
     if (tag.number <= kMaxWorld) out.tag.*tag.of = static_cast<int>(tag.number);
   };
-  const auto outer = take_tag(out.line, numbered);
+  const auto outer = take_tag(out.line, lines);
   if (!outer) return out;
-  const auto inner = take_tag(out.line, false);
+  const auto inner = take_tag(out.line, Lines::plain);
   keep(*outer);
   if (inner) keep(*inner);
   out.rank = Rank{outer->number, inner ? inner->number : 0};
@@ -129,12 +132,13 @@ std::string without_launcher_tags(std::string_view text, const std::function<boo
   each_line(plain, [&](std::string_view line, int) {
     if (line.find_first_not_of(" \r") == std::string_view::npos) return;
     ++lines;
-    if (tagged(line, false).rank == std::nullopt && tagged(line, true).rank) ++numbers;
+    if (tagged(line, Lines::plain).rank == std::nullopt && tagged(line, Lines::numbered).rank) ++numbers;
   });
-  const bool numbered = lines > 0 && numbers * 10 >= lines * 9;  // srun -l numbers every line
+  const Lines are =
+      lines > 0 && numbers * 10 >= lines * 9 ? Lines::numbered : Lines::plain;  // srun -l numbers every line
   std::optional<Rank> lowest, counting;
   each_line(plain, [&](std::string_view line, int) {
-    const Tagged t = tagged(line, numbered);
+    const Tagged t = tagged(line, are);
     if (!t.rank) return;
     lowest = std::min(lowest.value_or(*t.rank), *t.rank);
     if (counts && counts(t.line)) counting = std::min(counting.value_or(*t.rank), *t.rank);
@@ -143,7 +147,7 @@ std::string without_launcher_tags(std::string_view text, const std::function<boo
   std::string out;
   out.reserve(plain.size());
   each_line(plain, [&](std::string_view line, int) {
-    const Tagged t = tagged(line, numbered);
+    const Tagged t = tagged(line, are);
     if (tags) tags->push_back(t.tag);
     if (!t.rank || *t.rank == *lowest || t.rank == counting) out += t.line;
     out += '\n';

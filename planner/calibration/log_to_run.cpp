@@ -59,7 +59,7 @@ class Filling {
            (!context_.parts || std::ranges::find(*context_.parts, part) != context_.parts->end());
   }
 
-  void contradiction(const char* column, std::string found, std::string expected, std::string hint = "") {
+  void inconsistent(const char* column, std::string found, std::string expected, std::string hint = "") {
     problems_.push_back(
         {log_.place_of(column), column, std::move(found), std::move(expected),
          hint.empty() ? "one of the two is another run's: correct it, or leave it out and the log's is "
@@ -70,7 +70,7 @@ class Filling {
   // `stated`: by the caller, at that place.
   void compare(const char* column, int stated, const char* where) {
     if (const auto value = says(column); value && *value != stated)
-      contradiction(column, fmt::format("{}", *value), fmt::format("{}, as {} states", stated, where));
+      inconsistent(column, fmt::format("{}", *value), fmt::format("{}, as {} states", stated, where));
   }
 
   void set(const char* column, int& target, bool known, const char* where) {
@@ -116,8 +116,8 @@ class Filling {
       plan_.dp =
           std::max(1, static_cast<int>(gpus.value_or(context_.gpus)) / (plan_.tp * plan_.pp * plan_.cp));
     if (gpus && *gpus != plan_.world())
-      contradiction("gpus", fmt::format("{}", *gpus),
-                    fmt::format("{} of the layout {}", plan_.world(), plan_key(plan_)));
+      inconsistent("gpus", fmt::format("{}", *gpus),
+                   fmt::format("{} of the layout {}", plan_.world(), plan_key(plan_)));
     if (problems_.empty() && plan_.world() < context_.gpus)
       notes_.push_back(fmt::format("it ran on {} of the {} GPUs of --cluster", plan_.world(), context_.gpus));
   }
@@ -134,9 +134,9 @@ class Filling {
     const std::int64_t product = counted ? at_once * *log_.accumulation : 0;
     const bool rounded = printed && (log_.rounded_batch || log_.batch_tokens);
     if (rounded && product > 0 && !is_printed_so(log_, training_.seq_len, product)) {
-      contradiction("global_batch", batch_as_printed(log_, training_.seq_len, *printed),
-                    fmt::format("micro-batch {} x {} x {} ranks = {}", plan_.micro_batch, *log_.accumulation,
-                                plan_.dp, product));
+      inconsistent("global_batch", batch_as_printed(log_, training_.seq_len, *printed),
+                   fmt::format("micro-batch {} x {} x {} ranks = {}", plan_.micro_batch, *log_.accumulation,
+                               plan_.dp, product));
       return;
     }
     std::optional<std::int64_t> batch = printed;
@@ -146,9 +146,9 @@ class Filling {
       const bool agrees =
           batch ? *batch == stated : !printed || is_printed_so(log_, training_.seq_len, stated);
       if (!agrees)
-        contradiction("global_batch",
-                      batch ? fmt::format("{}", *batch) : batch_as_printed(log_, training_.seq_len, *printed),
-                      fmt::format("{}, as --global-batch states", stated));
+        inconsistent("global_batch",
+                     batch ? fmt::format("{}", *batch) : batch_as_printed(log_, training_.seq_len, *printed),
+                     fmt::format("{}, as --global-batch states", stated));
       return;
     }
     if (rounded && !batch) batch = only_multiple(*printed, at_once);
@@ -185,7 +185,7 @@ class Filling {
                         *guess));
       }
     if (const auto stages = says("stages"); stages && plan_.pp > 0 && *stages % plan_.pp != 0)
-      contradiction("stages", fmt::format("{}", *stages), fmt::format("a multiple of pp {}", plan_.pp));
+      inconsistent("stages", fmt::format("{}", *stages), fmt::format("a multiple of pp {}", plan_.pp));
     fill_schedule(virtual_stages_of_log(log_, model_, plan_));
     if (!problems_.empty() || !degrees_fit(plan_)) return;
     const auto cut = chunks_of_log(log_, model_, plan_);
@@ -196,9 +196,9 @@ class Filling {
     if (known("L")) {
       const bool alike = layer_ranges(as_run, model_.n_layers) == layer_ranges(plan_, model_.n_layers);
       if (!alike && cut->assumed.empty())
-        contradiction("layers", fmt::format("chunks of {} layers", fmt::join(cut->layers, ", ")),
-                      fmt::format("other chunks, as {} states", kPlan),
-                      "leave L out of the key: the log states them");
+        inconsistent("layers", fmt::format("chunks of {} layers", fmt::join(cut->layers, ", ")),
+                     fmt::format("other chunks, as {} states", kPlan),
+                     "leave L out of the key: the log states them");
       return;
     }
     plan_.chunks = std::move(as_run.chunks);
@@ -209,16 +209,16 @@ class Filling {
 
   void fill_schedule(std::optional<int> chunks) {
     if (chunks && known("vp") && *chunks != plan_.vp)
-      contradiction(says("layers_per_chunk") ? "layers_per_chunk"
-                    : says("stages")         ? "stages"
-                                             : "virtual_stages",
-                    fmt::format("{} chunks a stage", *chunks),
-                    fmt::format("vp {}, as {} states", plan_.vp, kPlan));
+      inconsistent(says("layers_per_chunk") ? "layers_per_chunk"
+                   : says("stages")         ? "stages"
+                                            : "virtual_stages",
+                   fmt::format("{} chunks a stage", *chunks),
+                   fmt::format("vp {}, as {} states", plan_.vp, kPlan));
     std::string note;
     const auto schedule = plan_.pp > 1 ? schedule_of_log(log_, &note) : std::nullopt;
     if (!note.empty()) notes_.push_back(std::move(note));
     if (schedule && known("schedule") && *schedule != plan_.schedule)
-      contradiction("schedule", log_.schedule, fmt::format("{}, as {} states", name(plan_.schedule), kPlan));
+      inconsistent("schedule", log_.schedule, fmt::format("{}, as {} states", name(plan_.schedule), kPlan));
     if (known("vp")) return;
     const bool usual = plan_.vp > 1 ? plan_.schedule == PipelineSchedule::interleaved
                                     : plan_.schedule == PipelineSchedule::one_f_one_b;
@@ -245,7 +245,7 @@ class Filling {
     // torchtitan does not print whether it keeps gathered parameters, which is ZeRO 2 of ours.
     const bool alike = log_.format == LogFormat::torchtitan && zero && *zero >= 2 && plan_.zero_stage >= 2;
     if (zero && known("z") && *zero != plan_.zero_stage && !alike)
-      contradiction(
+      inconsistent(
           "zero_stage", fmt::format("{}", *zero), fmt::format("{}, as {} states", plan_.zero_stage, kPlan),
           log_.format == LogFormat::megatron_lm || log_.format == LogFormat::megatron_bridge
               ? "it is 1 with use_distributed_optimizer True: write z1 or z0 as the run was, or leave it out"
@@ -254,7 +254,7 @@ class Filling {
     if (const auto sequence = says("sequence_parallel"); plan_.tp > 1 && (sequence || !context_.plan)) {
       const bool on = sequence == 1;
       if (context_.plan && on != plan_.sequence_parallel)
-        contradiction(
+        inconsistent(
             "sequence_parallel", on ? "on" : "off",
             fmt::format("{}, as {} states", plan_.sequence_parallel ? "on" : "off", kPlan),
             on ? "write sp in the key" : "write nosp in the key: without it a layout with TP has it on");
@@ -266,9 +266,9 @@ class Filling {
       const int degree = *shard < plan_.dp ? static_cast<int>(*shard) : 0;
       const int stated = plan_.shard_degree == plan_.dp ? 0 : plan_.shard_degree;
       if (context_.plan && degree != stated && says("dp") == plan_.dp)
-        contradiction("shard_degree", fmt::format("{}", *shard),
-                      fmt::format("{}, as {} states", stated == 0 ? plan_.dp : stated, kPlan),
-                      fmt::format("write sd{} in the key", *shard));
+        inconsistent("shard_degree", fmt::format("{}", *shard),
+                     fmt::format("{}, as {} states", stated == 0 ? plan_.dp : stated, kPlan),
+                     fmt::format("write sd{} in the key", *shard));
       if (!context_.plan) plan_.shard_degree = degree;
     }
     fill_offload();
@@ -285,24 +285,23 @@ class Filling {
       if (!context_.plan)
         plan_.optimizer_offload = share;
       else if (std::abs(share - plan_.optimizer_offload) > 0.005)
-        contradiction(
+        inconsistent(
             "optimizer_offload", share_text(share),
             fmt::format("{}, as {} states", share_text(plan_.optimizer_offload), kPlan),
             share > 0 ? fmt::format("write oo{:.0f} in the key", 100 * share) : "leave oo out of the key");
     }
     if (const auto host = says("parameter_offload")) {
       if (context_.plan && (*host == 1) != plan_.parameter_offload)
-        contradiction("parameter_offload", *host == 1 ? "on" : "off",
-                      fmt::format("{}, as {} states", plan_.parameter_offload ? "on" : "off", kPlan),
-                      *host == 1 ? "write po in the key" : "leave po out of the key");
+        inconsistent("parameter_offload", *host == 1 ? "on" : "off",
+                     fmt::format("{}, as {} states", plan_.parameter_offload ? "on" : "off", kPlan),
+                     *host == 1 ? "write po in the key" : "leave po out of the key");
       plan_.parameter_offload = *host == 1;
     }
     if (const auto layers = says("activation_offload")) {
       if (context_.plan && *layers != plan_.activation_offload)
-        contradiction(
-            "activation_offload", fmt::format("{} layers", *layers),
-            fmt::format("{}, as {} states", plan_.activation_offload, kPlan),
-            *layers > 0 ? fmt::format("write ao{} in the key", *layers) : "leave ao out of the key");
+        inconsistent("activation_offload", fmt::format("{} layers", *layers),
+                     fmt::format("{}, as {} states", plan_.activation_offload, kPlan),
+                     *layers > 0 ? fmt::format("write ao{} in the key", *layers) : "leave ao out of the key");
       plan_.activation_offload = static_cast<int>(*layers);
     }
     if (says("nvme") == 1) notes_.emplace_back("what it keeps on NVMe is priced as in host memory");
@@ -316,12 +315,12 @@ class Filling {
 
   void fill_formats() {
     if (says("fp4") == 1)
-      contradiction("compute", "GEMMs in 4 bits", "bf16, fp16, fp32 or fp8", "no 4-bit format is modelled");
+      inconsistent("compute", "GEMMs in 4 bits", "bf16, fp16, fp32 or fp8", "no 4-bit format is modelled");
     const auto use = [&](const char* key, std::optional<Dtype> said, bool stated, const char* option,
                          Dtype& to) {
       if (!said) return;
       if (stated && *said != to)
-        contradiction(key, std::string(name(*said)), fmt::format("{}, as {} states", name(to), option));
+        inconsistent(key, std::string(name(*said)), fmt::format("{}, as {} states", name(to), option));
       to = *said;
     };
     use("compute", log_.compute, context_.compute, "--precision, --set training.compute or the plan file",
@@ -361,11 +360,11 @@ class Filling {
     }
     if (recompute.layers >= chunk) recompute.layers = -1;
     if (context_.plan && recompute.kind != plan_.recompute.kind)
-      contradiction("recompute", std::string(name(recompute.kind)),
-                    fmt::format("{}, as {} states", name(plan_.recompute.kind), kPlan),
-                    recompute.kind == RecomputeKind::full        ? "write full in the key"
-                    : recompute.kind == RecomputeKind::selective ? "write sel in the key"
-                                                                 : "leave it out of the key");
+      inconsistent("recompute", std::string(name(recompute.kind)),
+                   fmt::format("{}, as {} states", name(plan_.recompute.kind), kPlan),
+                   recompute.kind == RecomputeKind::full        ? "write full in the key"
+                   : recompute.kind == RecomputeKind::selective ? "write sel in the key"
+                                                                : "leave it out of the key");
     else if (!context_.plan)
       plan_.recompute = recompute;
   }

@@ -1,4 +1,4 @@
-// What does a profile of a machine (`sextant profile`) say about its constants? The ceiling of matrix products, memory
+// What does a profile of a machine (`sextant profile`) say about its constants? The ceiling of GEMMs, memory
 // bandwidth, what launches cost, the host link, and start-up and reachable rates of collectives alone. Each work is
 // priced as the runtime that was profiled does it and compared with its time; least squares on the logarithm of time,
 // priors as for step times. What no work tells the machine's own measurements do, if they were made.

@@ -119,7 +119,7 @@ struct LogContext {
 };
 
 // Fills what the log states and checks it against what is known already; says what it had to take for granted. Throws
-// ConfigError, all contradictions at once with their lines.
+// ConfigError, all inconsistencies at once with their lines.
 std::vector<std::string> apply_log(const RunLog&, ModelSpec&, TrainingSpec&, ParallelPlan&,
                                    const LogContext&);
 

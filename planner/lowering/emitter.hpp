@@ -24,7 +24,8 @@ class Emitter {
   Emitter(ExecutionGraph& graph, bool operands)
       : Emitter(&graph, nullptr, operands, graph.works, graph.deps, graph.plan.pp) {}
   // Folds.
-  Emitter(FoldedGraph& graph, int pp) : Emitter(nullptr, &graph, false, graph.works, graph.deps, pp) {}
+  Emitter(FoldedGraph& graph, int pp)
+      : Emitter(nullptr, &graph, kWithoutOperands, graph.works, graph.deps, pp) {}
 
   void reserve(std::size_t ops, std::size_t deps) {
     folded_ ? folded_->ops.reserve(ops) : whole_->ops.reserve(ops);
@@ -192,6 +193,7 @@ class Emitter {
   }
 
  private:
+  static constexpr bool kWithoutOperands = false;
   // What works mostly differ in.
   static std::int64_t size_of(const Work& work) {
     if (const auto* collective = std::get_if<CollectiveWork>(&work)) return collective->bytes.v;

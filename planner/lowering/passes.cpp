@@ -42,7 +42,7 @@ OpId StageLowering::block(const Site& at, BlockKind kind, Pass pass) {
     // A module's norm comes first forward and last backward.
     const bool norm = kind == BlockKind::norm, product = kind == BlockKind::qkv || kind == BlockKind::mlp;
     const bool forward = pass == Pass::forward || pass == Pass::recompute;
-    // Behind the products it is the other way round, and q, k and v have none.
+    // Behind the GEMMs it is the other way round, and q, k and v have none.
     const bool last = context_.norms_after()
                           ? (forward ? norm || kind == BlockKind::qkv || kind == BlockKind::qk_norm : !norm)
                           : (forward ? !norm : !product);
@@ -103,7 +103,7 @@ OpId StageLowering::ring_backward(const Site& at, BufferId kept, Range dy, Buffe
   return op;
 }
 
-// The norm before a half-layer's products: what is pending joins the stream, whose norm they read.
+// The norm before a half-layer's GEMMs: what is pending joins the stream, whose norm they read.
 void StageLowering::norm_before(const Site& at, Pass pass, BufferId kept, BufferId stream, BufferId branch) {
   block(at, BlockKind::norm, pass);
   emitter_.read(stream, Use::stream);
@@ -123,7 +123,7 @@ OpId StageLowering::norm_after(const Site& at, Pass pass, BufferId kept, BufferI
   return op;
 }
 
-// The first product of a half-layer, on the norm's output, or on the stream itself, of which it keeps a copy then.
+// The first GEMM of a half-layer, on the norm's output, or on the stream itself, of which it keeps a copy then.
 OpId StageLowering::gemm_forward(const Site& at, BlockKind kind, Pass pass, BufferId kept, BufferId stream,
                                  BufferId inside) {
   const OpId op = block(at, kind, pass);
@@ -138,7 +138,7 @@ OpId StageLowering::gemm_forward(const Site& at, BlockKind kind, Pass pass, Buff
   return op;
 }
 
-// Norms of q and k, in what the products have kept of them. Over all heads, the TP ranks add up their squares first.
+// Norms of q and k, in what the GEMMs have kept of them. Over all heads, the TP ranks add up their squares first.
 void StageLowering::qk_norm_forward(const Site& at, Pass pass, BufferId kept) {
   if (!context_.norms_qk()) return;
   if (context_.sums_qk()) {

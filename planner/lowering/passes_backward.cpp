@@ -4,7 +4,7 @@ namespace sextant::lowering {
 
 using Use = OperandUse;
 
-// Under SP the input of a column-parallel product is kept as a slice and gathered again for its weight gradient, one
+// Under SP the input of a column-parallel GEMM is kept as a slice and gathered again for its weight gradient, one
 // half-layer ahead on the tp lane (Megatron hides it behind the data gradient).
 OpId StageLowering::regather(const Site& at, const SavedLayer& layer, BufferId saved_input) {
   const std::size_t turn = next_regather_++ % 2;
@@ -27,9 +27,9 @@ void StageLowering::regather_read(OpId reader) {
   regather_reader_[turn] = emitter_.hold(reader);
 }
 
-// Backward of the product that reads a norm's output (mlp, or qkv), and of the norm, which adds to the stream's gradient. Returns
-// the last that reads what the half-layer has kept: the norm, or where norms stand behind, the product.
-// `ahead` gathers the product's input again; a split backward keeps what the product read in `kept` for its weight half.
+// Backward of the GEMM that reads a norm's output (mlp, or qkv), and of the norm, which adds to the stream's gradient. Returns
+// the last that reads what the half-layer has kept: the norm, or where norms stand behind, the GEMM.
+// `ahead` gathers the GEMM's input again; a split backward keeps what the GEMM read in `kept` for its weight half.
 OpId StageLowering::gemm_backward(const Site& at, BlockKind kind, std::initializer_list<Range> gradients,
                                   BufferId saved, BufferId stream, OpId ahead, BufferId* kept) {
   const bool split = context_.split_backward();

@@ -149,10 +149,11 @@ std::int64_t StageLowering::tied_elements() const {
 }
 
 void StageLowering::reduce_tied(OpId reduced) {
+  constexpr bool kLastOfStep = true;
   if (context_.ring_gradients())
     finish_bucket(tied_bucket_, reduced);
   else
-    reduce_bucket(tied_bucket_, reduced, static_cast<std::uint32_t>(context_.microbatches - 1), true);
+    reduce_bucket(tied_bucket_, reduced, static_cast<std::uint32_t>(context_.microbatches - 1), kLastOfStep);
 }
 
 // One step of a bucket's reduction, in place; the first on a lane of its own waits for what is `ready`.

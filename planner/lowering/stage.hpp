@@ -226,7 +226,7 @@ class StageLowering {
   void gather_again();
   OpId gather_whole(int bucket, OpId behind, OpId behind_host);
   void update(int first, int last);  // one op over buckets [first, last), and its part on the host
-  Op update_op(int first, int last, std::int64_t elements, bool on_host);
+  Op update_op(int first, int last, std::int64_t elements, LaneKind where);
   void update_on_device(int first, int last, std::int64_t elements);
   void update_on_host(int first, int last, std::int64_t elements);
   std::int64_t bytes_of_gradient(std::int64_t elements) const;

@@ -197,21 +197,21 @@ void StageLowering::update(int first, int last) {
 }
 
 // `elements` of the buckets are updated there.
-Op StageLowering::update_op(int first, int last, std::int64_t elements, bool on_host) {
+Op StageLowering::update_op(int first, int last, std::int64_t elements, LaneKind where) {
   Op op;
   op.role = OpRole::update;
   op.stage = static_cast<std::uint16_t>(stage_);
   if (last - first == 1) op.bucket = static_cast<std::uint16_t>(first);
   op.work = emitter_.work(StateWork{StateKind::update, elements, context_.training.parameter,
-                                    context_.training.gradient, on_host});
-  op.lanes[0] = lane(on_host ? LaneKind::host : LaneKind::compute);
+                                    context_.training.gradient, where == LaneKind::host});
+  op.lanes[0] = lane(where);
   return op;
 }
 
 void StageLowering::update_on_device(int first, int last, std::int64_t elements) {
   const auto parameter = static_cast<std::int64_t>(context_.state.parameter);
   const bool ring = context_.ring_parameters(), parameters_leave = context_.plan.parameter_offload;
-  Op op = update_op(first, last, elements, false);
+  Op op = update_op(first, last, elements, LaneKind::compute);
   updated_ = emitter_.hold(emitter_.emit(op));
   for (int i = first; i < last; ++i) {
     const auto b = static_cast<std::size_t>(i);
@@ -259,7 +259,7 @@ void StageLowering::update_on_host(int first, int last, std::int64_t elements) {
                        slice * parameter);
     }
   };
-  Op op = update_op(first, last, elements, true);
+  Op op = update_op(first, last, elements, LaneKind::host);
   host_updated_ = emitter_.emit(op);
   touch({.updates = true, .writes = parameters_stay});
   emitter_.read(norm_total_, Use::norm);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
 #include "core/graph/parameter_layout.hpp"
@@ -15,7 +16,8 @@ constexpr std::uint64_t kClimb = 150;
 
 constexpr std::int64_t kLeastBucket = 1'000'000;
 
-enum RungField : std::uint8_t { recomputed, on_host, share, horizon };
+enum class MovedFields : std::uint8_t { one, two };
+enum GridField : std::uint8_t { recomputed, on_host, share, horizon };
 constexpr std::size_t kGridFields = 4;
 using GridValues = std::array<int, kGridFields>;
 constexpr std::array<PlanField, kGridFields> kGridFieldOf = {
@@ -55,7 +57,9 @@ class SearchGrid {
   }
 
   // One field alone; or two by whatever steps, so that one makes the room which the other takes.
-  std::vector<ParallelPlan> next_to(const ParallelPlan& plan, const GridValues& steps, bool pairs) const {
+  std::vector<ParallelPlan> next_to(const ParallelPlan& plan, const GridValues& steps,
+                                    MovedFields which) const {
+    const bool pairs = which == MovedFields::two;
     std::vector<ParallelPlan> out;
     const GridValues at = values_of(plan);
     const auto add_to = [&](const ParallelPlan& p, const GridValues& to) {
@@ -72,7 +76,7 @@ class SearchGrid {
     }
     for (const ParallelPlan& turned : turns(plan)) {
       if (!pairs) out.push_back(turned);
-      for (const RungField f : {on_host, share})
+      for (const GridField f : {on_host, share})
         for (int x = pairs ? steps[f] : 0; x > 0; x /= 2)
           for (const int sign : {-1, 1}) {
             GridValues to = at;
@@ -180,22 +184,22 @@ std::optional<RefinedPlan> GridRefinement::climb(const ParallelPlan& from, doubl
   begin();
   moves_.allow(std::min(kClimb, kMostMoves - std::min(kMostMoves, simulated())));
   bool moved = false;
-  const auto better = [&](bool pairs) {
+  const auto better = [&](MovedFields which) {
     const RecomputeKind kind = at.plan.recompute.kind;
-    auto next = moves_.fastest(at, grid->next_to(at.plan, pairs ? first : steps, pairs));
+    auto next = moves_.fastest(at, grid->next_to(at.plan, which == MovedFields::two ? first : steps, which));
     if (!next) return false;
     at = std::move(*next);
     if (at.plan.recompute.kind != kind) begin();
     return moved = true;
   };
   for (bool any = true; any && moves_.left() > 0 && !moves_.stopped();) {
-    if (better(false)) continue;
+    if (better(MovedFields::one)) continue;
     any = false;
     for (int& s : steps) {
       any = any || s > 1;
       s = s > 1 ? s / 2 : s;
     }
-    if (!any) any = better(true);
+    if (!any) any = better(MovedFields::two);
   }
   return moved ? std::optional(at) : std::nullopt;
 }

@@ -31,6 +31,8 @@ std::vector<int> layers_on_host(const std::vector<ActivationOffload>& list, int 
   return {layers.begin(), layers.end()};
 }
 
+constexpr bool kNear = false;
+
 // Where about as many are there, fetched as little ahead as is listed, or as far.
 std::uint8_t offloaded(const std::vector<ActivationOffload>& list, int longest, double layers, bool far) {
   const auto order = [&](const ActivationOffload& a) {
@@ -157,7 +159,7 @@ class SearchTree::Trial {
       for (const int stage : stages)
         for (const double part : {0.0, 0.5, 1.0}) {
           c.zero_stage = index(space_.zero_stage, stage);
-          c.activation_offload = offloaded(space_.activation_offload, longest(), part * longest(), false);
+          c.activation_offload = offloaded(space_.activation_offload, longest(), part * longest(), kNear);
           if (tree_.quickest(tree_.plan(c, cache_), cache_) > (best ? std::min(limit_, best->bound) : limit_))
             continue;
           if (const auto found = tree_.with_least_share(c, cache_)) {
@@ -176,7 +178,7 @@ class SearchTree::Trial {
         c.optimizer_offload = saved > 0 ? most(space_.optimizer_offload) : small(0);
         c.parameter_offload = saved > 1 ? most(space_.parameter_offload) : small(0);
         c.activation_offload =
-            saved > 2 ? offloaded(space_.activation_offload, longest(), longest(), false) : small(0);
+            saved > 2 ? offloaded(space_.activation_offload, longest(), longest(), kNear) : small(0);
         consider();
       }
     });

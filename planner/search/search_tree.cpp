@@ -92,7 +92,7 @@ Node SearchTree::root() const {
 bool SearchTree::lawful(const ParallelPlan& plan, std::uint64_t members, Expansion& out,
                         SearchCache::Law& law) const {
   if (lawful(plan, law)) return true;
-  const Outcome outcome = *law.against == RejectReason::contradiction          ? Outcome::inconsistent
+  const Outcome outcome = *law.against == RejectReason::inconsistent           ? Outcome::inconsistent
                           : *law.against == RejectReason::unsupported_by_stack ? Outcome::unsupported_by_stack
                                                                                : Outcome::not_divisible;
   reject(

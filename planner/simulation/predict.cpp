@@ -59,12 +59,12 @@ StepOfPlan step_of(const Job& job, const ParallelPlan& plan) {
   return step;
 }
 
-// A field that needs another one is a contradiction; everything else is arithmetic.
+// A field that needs another one is inconsistent; everything else is arithmetic.
 RejectReason reason_of(const ParallelPlan& plan, std::string_view key) {
-  const bool contradiction = key == "sequence_parallel" || key == "overlap_tp" || key == "vp" ||
-                             key == "schedule" || key == "recompute_layers" || key == "activation_offload" ||
-                             (key == "shard_degree" && plan.zero_stage == 0);
-  return contradiction ? RejectReason::contradiction : RejectReason::not_divisible;
+  const bool inconsistent = key == "sequence_parallel" || key == "overlap_tp" || key == "vp" ||
+                            key == "schedule" || key == "recompute_layers" || key == "activation_offload" ||
+                            (key == "shard_degree" && plan.zero_stage == 0);
+  return inconsistent ? RejectReason::inconsistent : RejectReason::not_divisible;
 }
 
 }  // namespace
@@ -206,7 +206,8 @@ Prediction predict(const Job& job, const ParallelPlan& plan, double interval) {
   p.tokens_per_s = tokens / p.step.v;
   p.tokens_per_s_gpu = p.tokens_per_s / world;
   const double flops = model_flops_per_token(job.model, job.training.seq_len) * p.tokens_per_s_gpu;
-  const double causal = model_flops_per_token(job.model, job.training.seq_len, true) * p.tokens_per_s_gpu;
+  const double causal =
+      model_flops_per_token(job.model, job.training.seq_len, AttentionFlops::causal) * p.tokens_per_s_gpu;
   p.model_tflops_gpu = flops * 1e-12;
   double peak = 0;  // dense 16-bit; an fp32-only device is held against what it has
   for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::fp32})

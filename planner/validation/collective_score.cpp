@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <numeric>
@@ -61,7 +62,9 @@ void require_columns(const CsvTable& table) {
 
 // What the row states, without predictions; what it cannot say goes to `problems`.
 CollectiveRow stated_row(const CsvTable& table, const CsvRow& line, std::vector<Problem>& problems) {
-  const auto number = [&](const char* column, bool positive = false) -> std::optional<double> {
+  enum class Least : std::uint8_t { zero, above_zero };
+  const auto number = [&](const char* column, Least least = Least::zero) -> std::optional<double> {
+    const bool positive = least == Least::above_zero;
     const std::string& text = table.cell(line, column);
     if (text.empty()) return std::nullopt;
     const auto x = parse_decimal(text);
@@ -81,8 +84,8 @@ CollectiveRow stated_row(const CsvTable& table, const CsvRow& line, std::vector<
     problems.push_back({fmt::format("{}:{}", table.file, line.line), "collective",
                         table.cell(line, "collective"), "all_reduce, all_gather or reduce_scatter", ""});
   const auto size = number("size_bytes"), ranks = number("ranks"), nodes = number("nodes"),
-             gpus = number("gpus_per_node"), time = number("time_us", true),
-             bus = number("bus_bandwidth_GBps", true), low = number("low_bus_bandwidth_GBps"),
+             gpus = number("gpus_per_node"), time = number("time_us", Least::above_zero),
+             bus = number("bus_bandwidth_GBps", Least::above_zero), low = number("low_bus_bandwidth_GBps"),
              high = number("high_bus_bandwidth_GBps");
   const auto network = number("internode_GBps_per_node");
   if (!kind || !size || !ranks || !nodes || !gpus || row.on.fabric.empty() || *ranks < 2 || (!time && !bus)) {

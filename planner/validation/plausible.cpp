@@ -31,7 +31,7 @@ std::vector<Problem> impossible(const ResolvedRun& run, const std::string& at, c
   std::vector<Problem> problems;
   const DeviceSpec& device = run.cluster.device;
   if (const auto peak = device.peak.find(run.training.compute); step && peak != device.peak.end()) {
-    const double flops = model_flops_per_token(run.model, run.training.seq_len, true) *
+    const double flops = model_flops_per_token(run.model, run.training.seq_len, AttentionFlops::causal) *
                          run.training.global_batch * run.training.seq_len;
     const double least = flops / (peak->second.v * run.plan.world());
     if (step->v < least)

@@ -53,7 +53,7 @@ struct Regrouped {
 };
 
 // Ranks of the world that others wait for.
-struct HoldUps {
+struct Stalls {
   std::vector<int> silent;  // give no sign of life
   std::vector<int> busy;    // answer, and wait for no message themselves; looked for when nobody is silent
   std::string states;       // what the others say of themselves, in order of rank, lines
@@ -87,7 +87,7 @@ class Communicator {
 
   // Who holds the run up among ranks of other processes: all are asked, which takes up to kRollCall. Callable from any
   // thread; nobody where the backend does not know.
-  virtual HoldUps stalls() { return {}; }
+  virtual Stalls stalls() { return {}; }
   // What this process says of itself when another one asks that: lines, called on any thread until this and every related
   // communicator has gone. Only where ranks are processes.
   virtual void answer_with(const std::function<std::string()>&) {}

@@ -71,7 +71,7 @@ class MpiProcess {
   std::timed_mutex mutex;                    // held while groups are made, which a stopped rank draws out
   std::set<const MpiCollective*> under_way;  // mutex held
 
-  HoldUps stalls();
+  Stalls stalls();
   void answer_with(const std::function<std::string()>& state) {
     const std::lock_guard lock(mutex);
     state_ = state;
@@ -262,7 +262,7 @@ void MpiProcess::listen(const std::stop_token& stop) {
     }
 }
 
-HoldUps MpiProcess::stalls() {
+Stalls MpiProcess::stalls() {
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(kRollCall.v);
   {
     const std::unique_lock lock(mutex, kPatience);
@@ -279,7 +279,7 @@ HoldUps MpiProcess::stalls() {
   const std::lock_guard lock(mutex);
   Answers answers = answers_;
   answers.emplace(rank_, Answer{awaited(), ""});
-  HoldUps found = stalls_from(rank_, size_, answers);
+  Stalls found = stalls_from(rank_, size_, answers);
   found.over = aborted_;
   return found;
 }
@@ -318,7 +318,7 @@ class MpiCommunicator final : public MessageCommunicator<MpiCommunicator> {
     return std::make_unique<MpiCommunicator>(process_, made);
   }
 
-  HoldUps stalls() override { return process_->stalls(); }
+  Stalls stalls() override { return process_->stalls(); }
   void answer_with(const std::function<std::string()>& state) override { process_->answer_with(state); }
   void abort(std::string_view reason) noexcept override { process_->abort(reason); }
 

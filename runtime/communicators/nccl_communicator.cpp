@@ -256,7 +256,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   // The host's messages: a process that is stopped is found, one that waits for NCCL waits for nobody.
-  HoldUps stalls() override { return host_->stalls(); }
+  Stalls stalls() override { return host_->stalls(); }
   void answer_with(const std::function<std::string()>& state) override { host_->answer_with(state); }
 
   void abort(std::string_view reason) noexcept override {

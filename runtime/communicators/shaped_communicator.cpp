@@ -111,7 +111,7 @@ class ShapedCommunicator final : public Communicator {
     return std::make_unique<ShapedCommunicator>(inner_->group(ranks), fabric_, std::move(world_ranks));
   }
 
-  HoldUps stalls() override { return inner_->stalls(); }
+  Stalls stalls() override { return inner_->stalls(); }
   void answer_with(const std::function<std::string()>& state) override { inner_->answer_with(state); }
   bool lose(std::span<const int> ranks, std::string_view why) override { return inner_->lose(ranks, why); }
 
@@ -126,10 +126,11 @@ class ShapedCommunicator final : public Communicator {
   // Each slice travels to all ranks but one.
   Bytes around(std::int64_t bytes) const { return Bytes(bytes * (size() - 1) / size()); }
 
+  enum class Link : std::uint8_t { of_rank, network };
   // A link of half the speed takes as long as one with twice the bytes.
-  Bytes slowed(Bytes bytes, bool network) const {
+  Bytes slowed(Bytes bytes, Link link) const {
     if (!fabric_->speeds) return bytes;
-    const auto& speed = network ? fabric_->speeds->network : fabric_->speeds->node_link;
+    const auto& speed = link == Link::network ? fabric_->speeds->network : fabric_->speeds->node_link;
     return Bytes(static_cast<std::int64_t>(static_cast<double>(bytes.v) /
                                            speed[static_cast<std::size_t>(self())].load()));
   }
@@ -138,8 +139,8 @@ class ShapedCommunicator final : public Communicator {
   void ring(int hops, Bytes bytes, NativeStream stream, Collective collective) {
     if (size() == 1) return collective();
     inner_->barrier(stream);  // the clock starts when the last rank has come
-    SharedLink::Transfer node(rank_link(out_of), slowed(bytes, false));
-    SharedLink::Transfer network(nic(out_of), several_nodes_ ? slowed(bytes, true) : Bytes(0),
+    SharedLink::Transfer node(rank_link(out_of), slowed(bytes, Link::of_rank));
+    SharedLink::Transfer network(nic(out_of), several_nodes_ ? slowed(bytes, Link::network) : Bytes(0),
                                  1.0 / neighbours_);
     collective();
     const auto& shape = fabric_->shape;
@@ -152,7 +153,8 @@ class ShapedCommunicator final : public Communicator {
   void transfer(Direction direction, std::int64_t bytes, int peer, Collective collective) {
     const bool crosses =
         fabric_->node_of(world_rank_of_[static_cast<std::size_t>(peer)]) != fabric_->node_of(self());
-    SharedLink::Transfer link(crosses ? nic(direction) : rank_link(direction), slowed(Bytes(bytes), crosses));
+    SharedLink::Transfer link(crosses ? nic(direction) : rank_link(direction),
+                              slowed(Bytes(bytes), crosses ? Link::network : Link::of_rank));
     collective();
     sleep_until(finish(link), crosses ? fabric_->shape.network_latency : fabric_->shape.node_latency);
   }

@@ -31,8 +31,8 @@ Answer unpacked(std::string_view bytes) {
   return answer;
 }
 
-HoldUps stalls_from(int me, int size, const Answers& answers) {
-  HoldUps found;
+Stalls stalls_from(int me, int size, const Answers& answers) {
+  Stalls found;
   for (int rank = 0; rank < size; ++rank) {
     const auto answer = answers.find(rank);
     if (answer == answers.end()) {

@@ -25,6 +25,6 @@ Answer unpacked(std::string_view);
 using Answers = std::map<int, Answer>;
 
 // `answers` has an entry for `me`, whose state is left out.
-HoldUps stalls_from(int me, int size, const Answers& answers);
+Stalls stalls_from(int me, int size, const Answers& answers);
 
 }  // namespace sextant

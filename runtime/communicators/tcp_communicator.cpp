@@ -97,7 +97,7 @@ class TcpCommunicator final : public MessageCommunicator<TcpCommunicator> {
   }
 
   bool joined() const override { return process_->joined(); }
-  HoldUps stalls() override { return process_->stalls(); }
+  Stalls stalls() override { return process_->stalls(); }
   void answer_with(const std::function<std::string()>& state) override { process_->answer_with(state); }
   void abort(std::string_view reason) noexcept override { process_->abort_in(epoch_of(channel_), reason); }
 

@@ -173,7 +173,7 @@ void TcpProcess::answer_with(const std::function<std::string()>& state) {
   state_ = state;
 }
 
-HoldUps TcpProcess::stalls() {
+Stalls TcpProcess::stalls() {
   {
     const std::lock_guard lock(mutex_);
     answers_.clear();
@@ -196,7 +196,7 @@ HoldUps TcpProcess::stalls() {
     named.state = answer.state;
     for (const int other : answer.awaits) named.awaits.push_back(place(other));
   }
-  HoldUps found = stalls_from(place(rank_), static_cast<int>(asked.size()), answers);
+  Stalls found = stalls_from(place(rank_), static_cast<int>(asked.size()), answers);
   found.over = aborted_ || broken_;
   return found;
 }

@@ -55,7 +55,7 @@ class TcpProcess {
   void recv(std::uint64_t channel, int peer, void* data, std::int64_t bytes);
 
   // Asks all other members; they are named by their place among these.
-  HoldUps stalls();
+  Stalls stalls();
   void answer_with(const std::function<std::string()>& state);
   void abort(std::string_view reason) noexcept;
   // The same for a communicator of `epoch`, unless that has ended: what is met then is a consequence.

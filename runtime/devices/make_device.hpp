@@ -41,7 +41,7 @@ std::vector<CudaGpu> cuda_gpus(std::string& why_none);
 struct CudaDeviceOptions {
   int ordinal = 0;
   Bytes host_memory = from_gib(1 << 20);  // page-locked, at most
-  bool rehearses = true;                  // false: no timed choices, the same products in every run
+  bool rehearses = true;                  // false: no timed choices, the same GEMMs in every run
 };
 // Throws BackendError with the reason when it cannot be used.
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&);

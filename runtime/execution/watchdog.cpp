@@ -191,8 +191,8 @@ Watchdog::Position Watchdog::position(const Rank& rank) const {
 
 // Ops before the first unfinished one are done everywhere, so whoever has not done that one holds up the
 // rest; when it is an exchange, whoever has not even started it: those in it wait, perhaps for another process.
-std::string Watchdog::verdict(OpId late, int late_rank, Seconds elapsed) const {
-  std::string noticed = fmt::format("rank {}: {} (op {}) is late: {:.3g} s, deadline {:.3g} s\n", late_rank,
+std::string Watchdog::verdict(OpId late, int straggler, Seconds elapsed) const {
+  std::string noticed = fmt::format("rank {}: {} (op {}) is late: {:.3g} s, deadline {:.3g} s\n", straggler,
                                     op_name(graph_, late), late, elapsed.v, deadline(late).v);
   OpId first = late;
   for (const Rank& rank : ranks_)

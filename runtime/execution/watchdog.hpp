@@ -82,7 +82,7 @@ class Watchdog {
   void loop(const std::stop_token&);
   void settle(Rank&);
   Position position(const Rank&) const;
-  std::string verdict(OpId late, int late_rank, Seconds elapsed) const;
+  std::string verdict(OpId late, int straggler, Seconds elapsed) const;
   std::string verdict_between(const Rank& late) const;
   Seconds in_between(const Rank&) const;
   bool notice_sleep();                // whether the process was stopped since this was asked last

@@ -97,7 +97,7 @@ void train_process(const TrainingRun& run, Communicator& world, RunShared& share
 }
 
 // Processes see their own ranks only.
-std::string blame(const HoldUps& who) {
+std::string blame(const Stalls& who) {
   const auto say = [](const std::vector<int>& ranks, const char* why_one, const char* why_all) {
     return fmt::format("rank {} hold{} up the run: {}; ", fmt::join(ranks, ", "),
                        ranks.size() == 1 ? "s" : "", ranks.size() == 1 ? why_one : why_all);
@@ -163,7 +163,7 @@ std::unique_ptr<Watchdog> make_watchdog(const TrainingRun& run,
   WatchdogOptions options;
   options.floor = run.deadline_floor;
   options.on_late = [&run, &world](const std::string& seen) {
-    const HoldUps who = world.front()->stalls();
+    const Stalls who = world.front()->stalls();
     if (who.over) return;
     const std::string report = blame(who) + seen + who.states;
     if (run.regroup && !who.silent.empty() && world.front()->lose(who.silent, report)) return;

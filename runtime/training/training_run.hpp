@@ -35,7 +35,7 @@ struct TrainingRun {
       false;  // attention does not reach from a document to the one before (step_batch.hpp)
   WeightSource weights = {};
   std::int64_t steps = 1;  // done at the end, with those before `resume`
-  int threads = 1;         // of one rank's matrix products
+  int threads = 1;         // of one rank's GEMMs
   int max_skipped = 5;     // steps in a row whose gradients are not finite; then the run ends
   bool processes = false;  // one rank here, the others in processes of their own: of MPI, or of `tcp`
   std::optional<TcpWorld> tcp = {};
@@ -60,7 +60,7 @@ struct TrainingRun {
   // Predicted durations by WorkId: deadlines of the watchdog. Empty: no watchdog.
   std::vector<Seconds> expected = {};
   Seconds deadline_floor{60};
-  // What ends the run in the middle of things, after everything has been told to end: a late rank; under MPI also what only
+  // What ends the run in the middle of things, after everything has been told to end: a straggler; under MPI also what only
   // this process has met.
   std::function<void(const std::string& report)> on_late = {};
 

@@ -23,7 +23,7 @@ LlamaForward::LlamaForward(const ModelSpec& model, const KernelTable& kernels, D
       capacity_(capacity),
       threads_(threads),
       rope_(model, capacity, accumulator_of(dtype)) {
-  SEXTANT_CHECK(kernels.supports(dtype), "products in a format the kernels do not have");
+  SEXTANT_CHECK(kernels.supports(dtype), "GEMMs in a format the kernels do not have");
   constexpr std::int64_t kDoubles = 1 << 22;  // numbers in double precision at a time
   std::vector<double> values;
   for (const ModelSlice& whole : model_tensors(model)) {
@@ -111,10 +111,10 @@ struct LlamaForward::Activations {
     return m.qk_norm == QkNorm::none ? 0 : n;
   }
 
-  bool after;            // norms stand behind the products
+  bool after;            // norms stand behind the GEMMs
   bool pending = false;  // a branch that is not yet in the stream
   Memory stream, branch, normed;
-  Memory input;  // of norms behind the products
+  Memory input;  // of norms behind the GEMMs
   Memory inverse_rms, q, context, lse, gate, up;
   Memory raw_q, raw_k, qk_rms;
   Memory activation;
@@ -134,7 +134,7 @@ void LlamaForward::norm_after(const BlockContext& c, ParameterKind kind, int lay
 }
 
 void LlamaForward::norm_before(const BlockContext& c, ParameterKind kind, int layer, Activations& a) {
-  if (a.after && kind != ParameterKind::norm_final)  // products read the stream
+  if (a.after && kind != ParameterKind::norm_final)  // GEMMs read the stream
     return kernels_.cast({.source = a.stream.view(), .destination = a.normed.view()});
 
   norm_forward(c, {.stream = a.stream.view(),

@@ -126,7 +126,7 @@ class Script(unittest.TestCase):
         ways = [row["way"] for row in found["ab"]]
         self.assertEqual(ways[0], "as usual")
         self.assertEqual(ways[-1], "as usual, again")
-        self.assertIn("products apart", ways)
+        self.assertIn("GEMMs apart", ways)
         self.assertTrue(all("step_time_s" in row for row in found["ab"]), found["ab"])
         lines = [line for line in done.stdout.splitlines() if line.startswith("ab ")]
         self.assertEqual(len([line for line in lines if "times as usual" in line]), len(ways), done.stdout)
@@ -205,7 +205,7 @@ class Script(unittest.TestCase):
         theirs = "import json, sys\nassert json.loads(sys.argv[1]) == [[64, 32, 16]]\nprint(json.dumps({'gemm': [" \
             "{'m': 64, 'n': 32, 'k': 16, 'form': 'forward', 'TFLOPs': 400}]}))"
         done, _ = self.call(only="bench", BENCH=bench, programs={"torch_gemms.py": theirs})
-        self.assertIn("product 64x32x16 forward: 600 TFLOP/s, torch.matmul 400 (1.50 times)", done.stdout)
+        self.assertIn("GEMM 64x32x16 forward: 600 TFLOP/s, torch.matmul 400 (1.50 times)", done.stdout)
         self.assertNotIn("input: 600", done.stdout)  # theirs was not timed
         with open(os.path.join(SOURCE, "tools", "dev", "torch_gemms.py")) as file:
             own = file.read()

@@ -130,7 +130,7 @@ lose_a_rank() {
 }
 lose_a_rank KILL
 lose_a_rank STOP
-grep -q 'is late' out || fail "STOP: no word of the late rank"
+grep -q 'is late' out || fail "STOP: no word of the straggler"
 grep -qE '^  rank [0-3]: no answer' out || fail "STOP: no line of the rank that is stopped"
 [[ $(grep -B1 '^    last done: .*(op' out | grep -oE '^  rank [0-3]:' | sort -u | wc -l) -eq 3 ]] ||
   fail "STOP: the last operations of the other ranks are missing: $(grep '^  rank' out)"

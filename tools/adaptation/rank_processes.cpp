@@ -38,7 +38,7 @@ void RankProcesses::watch(const std::stop_token& stop) {
       return since_ != Clock::time_point{} && Clock::now() - since_ > patience;
     };
     if (stop.stop_requested() || !late()) continue;
-    const HoldUps who = world_->stalls();
+    const Stalls who = world_->stalls();
     if (who.over || who.silent.empty()) continue;
     const std::string why = fmt::format(
         "rank {} gives no sign of life, and the others wait between two steps", fmt::join(who.silent, ", "));

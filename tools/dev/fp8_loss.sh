@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # How far is training with linear layers in fp8 from training in bf16? The same small model on the same text, from the same
-# weights, on CPU ranks whose products round operands as a GPU's do. Fails where the mean training loss of the last 50 steps, or
+# weights, on CPU ranks whose GEMMs round operands as a GPU's do. Fails where the mean training loss of the last 50 steps, or
 # the loss on text that was held back, differs by more than 1 %.
 # Usage: fp8_loss.sh SEXTANT NEW_FOLDER [STEPS]   (300)
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"

@@ -11,8 +11,8 @@ STEPS = 6  # of which the first two and the last are not counted: all operations
 # What is changed: name, settings of the plan, micro-batch as a share of the usual one, options of the run, of the plan.
 WAYS = [
     ("as usual", [], 1, [], []),
-    ("products apart", ["stack.rules.fused_projections=false"], 1, [], []),
-    ("products as proposed", [], 1, ["--gemms", "proposed"], []),
+    ("GEMMs apart", ["stack.rules.fused_projections=false"], 1, [], []),
+    ("GEMMs as proposed", [], 1, ["--gemms", "proposed"], []),
     ("head in chunks of 1024", ["stack.rules.head_logits_GiB=0"], 1, [], []),
     ("logits in fp32", ["stack.rules.short_logits=false"], 1, [], []),
     ("gradients cleared", ["stack.rules.gradients_begin_written=false"], 1, [], []),

@@ -91,7 +91,7 @@ def sanitizer(r):
 
 
 def bench(r):
-    """Ours, and behind them torch.matmul at the shapes of our products, where PyTorch is there."""
+    """Ours, and behind them torch.matmul at the shapes of our GEMMs, where PyTorch is there."""
     r.results["kernels"] = r.json("cuda_bench", [os.path.join(BIN, "cuda_bench")], 100, least_s=20)
     r.save()
     ours_at = list(dict.fromkeys((g["m"], g["n"], g["k"]) for g in (r.results["kernels"] or {}).get("gemm") or []))
@@ -362,7 +362,7 @@ def main():
     left_out = [f"{s['step']} ({why})" for s in steps if s.get("exit") in (0, SKIPPED, None) and (why := not_run(s))]
     judged = r.results["verdicts"] = gpu_verdicts.verdicts(r.results)
     r.save()
-    beside = gpu_verdicts.products(r.results) if "bench" in chosen else []
+    beside = gpu_verdicts.gemms(r.results) if "bench" in chosen else []
     summary = [*gpu_ab.table(r.results), *beside, *gpu_verdicts.table(judged)]
     if bad:
         summary.append("failed: " + ", ".join(bad))

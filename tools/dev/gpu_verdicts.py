@@ -219,13 +219,13 @@ def table(judged):
         yield line + (f" [{more}]" if more else "")
 
 
-def products(results):
-    """Our products beside torch.matmul, a line each; nothing where that was not timed."""
+def gemms(results):
+    """Our GEMMs next to torch.matmul, a line each; nothing where that was not timed."""
     theirs = {(g["m"], g["n"], g["k"], g["form"]): g["TFLOPs"] for g in (results.get("torch_gemms") or {}).get("gemm", [])}
     for g in (results.get("kernels") or {}).get("gemm", []):
         torch = theirs.get((g["m"], g["n"], g["k"], g["form"]))
         if torch:
-            yield (f"product {g['m']}x{g['n']}x{g['k']} {g['form']}: {g['TFLOPs']:.0f} TFLOP/s, "
+            yield (f"GEMM {g['m']}x{g['n']}x{g['k']} {g['form']}: {g['TFLOPs']:.0f} TFLOP/s, "
                    f"torch.matmul {torch:.0f} ({g['TFLOPs'] / torch:.2f} times)")
 
 

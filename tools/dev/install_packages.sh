@@ -13,7 +13,7 @@ packages=(
   libboost-dev libboost-graph-dev               # cluster graphs
   libeigen3-dev libnlopt-dev libnlopt-cxx-dev   # fits
   libtbb-dev zlib1g-dev libxxhash-dev           # threads, compressed traces, checksums
-  libdnnl-dev                                   # CPU matrix products
+  libdnnl-dev                                   # CPU GEMMs
   libsentencepiece-dev libpcre2-dev libutf8proc-dev  # tokenizers
   libopenmpi-dev openmpi-bin                    # many processes
   libssl-dev                                    # proofs between processes that meet over TCP

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """torch.matmul in bf16 at the shapes that cuda_bench times, to stand beside it: torch_gemms.py '[[M, N, K], ...]'. Of each
-a layer's three products: forward (x[M, K] w[N, K]^T), input (dy[M, N] w) and weight (dy^T x; into bf16, where ours adds to an
+a layer's three GEMMs: forward (x[M, K] w[N, K]^T), input (dy[M, N] w) and weight (dy^T x; into bf16, where ours adds to an
 fp32 matrix, which is more work). Prints one JSON object; without PyTorch, or a GPU that it sees, one without rows."""
 import json
 import os

@@ -13,6 +13,8 @@
 namespace sextant {
 namespace {
 
+enum class Engine : std::uint8_t { fsdp, deepspeed };
+
 TargetFeatures script_features(TargetFeatures t) {
   t.can.pipeline_parallel = t.can.activation_offload = t.can.recompute_layers = t.can.recompute_selective =
       false;
@@ -137,7 +139,8 @@ std::string engine_yaml(const PlanFile& file, const std::string& version) {
              yaml_bool(file.plan.zero_stage == 3));
 }
 
-std::string accelerate_settings(const PlanFile& file, bool deepspeed) {
+std::string accelerate_settings(const PlanFile& file, Engine engine) {
+  const bool deepspeed = engine == Engine::deepspeed;
   const TrainingSpec& t = file.training;
   std::string text =
       fmt::format("# The plan {}, as train.py reads it beside accelerate.yaml.\n", plan_key(file.plan));
@@ -156,11 +159,12 @@ std::string accelerate_settings(const PlanFile& file, bool deepspeed) {
                             python_bool(deepspeed && file.plan.recompute.kind == RecomputeKind::full));
 }
 
-ExportContent accelerate_content(const PlanFile& file, const std::string& version, bool deepspeed) {
+ExportContent accelerate_content(const PlanFile& file, const std::string& version, Engine engine) {
+  const bool deepspeed = engine == Engine::deepspeed;
   ExportContent out;
   out.files.push_back({"accelerate.yaml", deepspeed ? engine_yaml(file, version) : fsdp_yaml(file, version)});
   if (deepspeed) out.files.push_back({"ds_config.json", deepspeed_config(file).dump(2) + "\n"});
-  out.files.push_back({"settings.py", accelerate_settings(file, deepspeed)});
+  out.files.push_back({"settings.py", accelerate_settings(file, engine)});
   out.copied = {{"accelerate_train.py", "train.py"}, {"check_rope.py", "check_rope.py"}};
   out.environment = {{"PYTORCH_ALLOC_CONF", "expandable_segments:True"}};
   out.starter = fmt::format(
@@ -178,10 +182,10 @@ ExportContent accelerate_content(const PlanFile& file, const std::string& versio
 }
 
 ExportContent write_fsdp(const PlanFile& file, const std::string& version) {
-  return accelerate_content(file, version, false);
+  return accelerate_content(file, version, Engine::fsdp);
 }
 ExportContent write_engine(const PlanFile& file, const std::string& version) {
-  return accelerate_content(file, version, true);
+  return accelerate_content(file, version, Engine::deepspeed);
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ Question read_question(const Session&, const QuestionOptions&);
 
 // The options that ask the same question of another verb: " --model llama-2-13b --cluster 8x8xa100-80gb".
 std::string question_arguments(const Session&, const QuestionOptions&);
-// The same of the part of the cluster that `resized` gives for so many GPUs, or of a larger one.
+// The same of the part of the cluster that `sub_cluster` gives for so many GPUs, or of a larger one.
 std::string sized_arguments(const Session&, const QuestionOptions&, const ClusterSpec& whole, int gpus);
 // " --limit 'tp<=8'": what pins and narrows layouts.
 std::string limit_arguments(const Question&);

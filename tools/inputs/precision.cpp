@@ -30,8 +30,7 @@ std::string precision_otherwise(const std::string& word) {
                                     kSingle =
                                         "it is --set training.compute=fp32 --set training.parameter=fp32",
                                     kTf32 = "it is --set training.compute=tf32 --set training.parameter=fp32",
-                                    kFewer =
-                                        "products in less than 8 bits are not planned; fp8 comes nearest";
+                                    kFewer = "GEMMs in less than 8 bits are not planned; fp8 comes nearest";
   static constexpr std::array kOthers = {
       Other{"bf16", kMixed},   Other{"bfloat16", kMixed}, Other{"mixed", kMixed},
       Other{"amp", kMixed},    Other{"bf16amp", kMixed},  Other{"bf16true", "did you mean bf16-pure?"},

@@ -15,7 +15,7 @@ std::string precision_otherwise(const std::string& word);
 inline constexpr const char* kPrecisions = "bf16-mixed|bf16-pure|fp8";
 
 // bf16-mixed: bf16 with the stack's own gradients and fp32 moments. bf16-pure: gradients, their reduction and both moments in bf16
-// too. fp8: as bf16-mixed, matrix products in fp8. All with the fp32 master copy of the parameters that every stack here keeps.
+// too. fp8: as bf16-mixed, GEMMs in fp8. All with the fp32 master copy of the parameters that every stack here keeps.
 void use_precision(const std::string& name, const StackSpec&, TrainingSpec&);
 
 // 16-bit training is bf16, where the device has it.

@@ -156,7 +156,7 @@ void add_comm_option(CLI::App& app, RunningOptions& o) {
 std::optional<CudaDeviceOptions> gpu_of(const RunningOptions& options) {
   if (options.device != "cuda") return std::nullopt;
   require_gpu(options);
-  // A product that was chosen by the clock may be another one in the next run.
+  // A GEMM that was chosen by the clock may be another one in the next run.
   return CudaDeviceOptions{.ordinal = options.processes() ? launched_gpu() : 0,
                            .rehearses = options.gemms == "fast"};
 }
@@ -270,7 +270,7 @@ TrainingRun Runnable::training() const {
   require_room();
   run.cuda = gpu_of(options_);
   if (on_gpu()) run.replay = static_cast<Replay>(place_among(kReplayNames, options_.cuda_graphs));
-  // Threads of two ranks on one core wait for each other in every matrix product.
+  // Threads of two ranks on one core wait for each other in every GEMM.
   const int beside = run.processes ? local_ranks(file_.plan.world(), file_.plan.world()) : here;
   run.threads = options_.threads > 0 ? options_.threads : std::max(1, inspect_machine().cpu_threads / beside);
   if (options_.shaped) run.shape = shape_of(file_.cluster);

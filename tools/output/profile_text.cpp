@@ -27,12 +27,16 @@ std::string size_text(Bytes bytes) {
          : bytes.v % kKiB == 0 ? fmt::format("{}KiB", bytes.v / kKiB)
                                : fmt::format("{}B", bytes.v);
 }
+
+enum class RankCount : std::uint8_t { shown, left_out };
+
 // A measurement's name, as short as a terminal wants it: "d2h 64MiB", "gemm bf16 8192^3".
-std::string short_name(const std::string& name, bool with_ranks) {
+std::string short_name(const std::string& name, RankCount count) {
   const Measured of = parse_measurement(name);
   if (const auto* p = std::get_if<SquareGemm>(&of))
-    return fmt::format("gemm {} {}^3{}", sextant::name(p->format), p->extent,
-                       p->ranks > 1 && with_ranks ? fmt::format(" on {} ranks", p->ranks) : "");
+    return fmt::format(
+        "gemm {} {}^3{}", sextant::name(p->format), p->extent,
+        p->ranks > 1 && count == RankCount::shown ? fmt::format(" on {} ranks", p->ranks) : "");
   if (const auto* c = std::get_if<CopyWithin>(&of)) return "copy d2d " + size_text(c->bytes);
   if (const auto* c = std::get_if<CopyWork>(&of))
     return fmt::format("copy {} {}", c->direction == CopyDirection::device_to_host ? "d2h" : "h2d",
@@ -60,7 +64,7 @@ void print_facts(Session& session, const MachineFacts& facts) {
                {"x alone", Align::right},
                {"outliers", Align::right, 2}});
   for (const MachineMeasurement& m : facts.measurements)
-    table.add_row({short_name(m.what, true), short_name(m.concurrent_with, false),
+    table.add_row({short_name(m.what, RankCount::shown), short_name(m.concurrent_with, RankCount::left_out),
                    fmt::format("{:.{}f}", m.median_us, m.median_us < 1 ? 3 : 1),
                    quartiles(m.spread_us, m.median_us), rate_text(m),
                    m.concurrent_with.empty() ? "" : decimals(facts.lengthening(m.what, m.concurrent_with), 2),

@@ -1,4 +1,4 @@
-// The machine's own measurements for a profile: its device's properties, the sweep over copies, products and exchanges,
+// The machine's own measurements for a profile: its device's properties, the sweep over copies, GEMMs and exchanges,
 // and the state of the GPU meanwhile.
 #pragma once
 

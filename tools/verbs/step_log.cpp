@@ -24,11 +24,11 @@ void StepLog::add(const StepReport& r) {
   const PlanFile& f = runnable_->file();
   const double tokens_per_s = static_cast<double>(r.tokens) / r.duration.v;
   const auto peak = f.cluster.device.peak.find(f.training.compute);
-  const auto mfu_of = [&](bool causal_halved) {
-    const double flops = model_flops_per_token(f.model, f.training.seq_len, causal_halved) * tokens_per_s;
+  const auto mfu_of = [&](AttentionFlops counted) {
+    const double flops = model_flops_per_token(f.model, f.training.seq_len, counted) * tokens_per_s;
     return peak == f.cluster.device.peak.end() ? 0 : flops / (peak->second.v * peaks_);
   };
-  const double mfu = mfu_of(false);
+  const double mfu = mfu_of(AttentionFlops::full);
   const double predicted = runnable_->predicted().makespan().v;
   if (!session_.common.json && (steps_.empty() || r.step % every_ == 0 || r.skipped)) {
     auto& out = session_.terminal.out;
@@ -47,7 +47,7 @@ void StepLog::add(const StepReport& r) {
                                  {"lr", r.rate},
                                  {"tokens_per_s", tokens_per_s},
                                  {"mfu", mfu},
-                                 {"mfu_causal_halved", mfu_of(true)},
+                                 {"mfu_causal_halved", mfu_of(AttentionFlops::causal)},
                                  {"memory_GiB", gib(r.memory)},
                                  {"step_time_s", r.duration.v},
                                  {"predicted_step_time_s", predicted},

@@ -341,7 +341,7 @@ Verb explain_verb() {
                    {"a layout of your own",
                     "sextant explain tp4.pp2.dp8.z1.mbs1 --model llama-2-13b --cluster 8x8xa100-80gb --json"},
                    {"by the measured times of its operations",
-                    "sextant explain small.json --profile works.json --quick"}},
+                    "sextant explain small.json --profile profile.json --quick"}},
       .define = define_explain};
 }
 

@@ -94,11 +94,11 @@ Verb plan_verb() {
             "sextant plan --model stories-260k --cluster laptop --stack sextant --seq-len 64 --global-batch "
             "8 "
             "-o small.json"},
-           {"", "sextant profile --for small.json -o works.json"},
+           {"", "sextant profile --for small.json -o profile.json"},
            {"",
             "sextant plan --model stories-260k --cluster laptop --stack sextant --seq-len 64 --global-batch "
             "8 "
-            "--profile works.json"}},
+            "--profile profile.json"}},
       .define = [](CLI::App& app) -> Run {
         auto options = std::make_shared<PlanOptions>();
         add_plan_options(app, *options);

@@ -242,7 +242,7 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
   else if (profile.works.empty())
     out << fmt::format(
         "\nwritten: {0}\nnext: sextant plan ... --profile {0} predicts with what the machine does by itself\n"
-        "      mpirun -n N sextant profile --comm mpi --for plan.json -o works.json measures a plan's "
+        "      mpirun -n N sextant profile --comm mpi --for plan.json -o profile.json measures a plan's "
         "operations\n",
         o.output);
   else

@@ -135,7 +135,7 @@ Verb simulate_verb() {
             "sextant simulate --plan plan.json --set "
             "fabric.bandwidth_GBps=50 --json"},
            {"with the measured times of its operations",
-            "sextant simulate --plan small.json --profile works.json"}},
+            "sextant simulate --plan small.json --profile profile.json"}},
       .define = [](CLI::App& app) -> Run {
         auto options = std::make_shared<SimulateVerbOptions>();
         add_text(app,

@@ -11,7 +11,7 @@ constexpr OpId kNoWriter = std::numeric_limits<OpId>::max();
 bool is_backward(Pass pass) { return pass == Pass::backward || pass == Pass::backward_input; }
 
 // Each TP rank makes a part of the sum: in the forward pass the rows of the embedding, the output projection and the
-// second MLP matrix; in the backward pass the inputs of the column-parallel products (Shoeybi et al. 2019, arXiv
+// second MLP matrix; in the backward pass the inputs of the column-parallel GEMMs (Shoeybi et al. 2019, arXiv
 // 1909.08053, fig. 3).
 bool partial_over_tp(BlockKind kind, Pass pass) {
   if (pass == Pass::forward || pass == Pass::recompute)
@@ -99,7 +99,7 @@ class Activations {
     problems_.add(i, "a partial sum that nothing adds up", expected);
   }
 
-  // With norms behind the products, the gradient of a product's input is added to the stream's, once it is a whole sum.
+  // With norms behind the GEMMs, the gradient of a GEMM's input is added to the stream's, once it is a whole sum.
   void joins_stream(OpId i) {
     const Op& op = graph_.ops[i];
     OpId at = i;

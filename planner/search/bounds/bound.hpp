@@ -111,7 +111,7 @@ struct StateTimes {
   struct Ready {
     double seconds = 0;
     int layers = 0;     // of the chunk, behind the one whose parameters come last
-    bool head = false;  // the head's product alone waits for them
+    bool head = false;  // the head's GEMM alone waits for them
   };
   std::vector<Ready> ready;  // by chunk of the stage: its parameters are all there; empty: at once
   double per_forward = 0, per_backward = 0;      // added to every slot of the stage, spread over its chunks

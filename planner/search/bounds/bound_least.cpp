@@ -30,8 +30,9 @@ StageStates least_state_times(const Job& job, const ParallelPlan& plan, const Pl
   const auto collective = [&](CollectiveKind kind, std::int64_t elements, const GroupShape& group) {
     return seconds(CollectiveWork{kind, Bytes(elements * size_bytes(training.reduction)), group});
   };
-  const auto state_work = [&](StateKind kind, std::int64_t elements, bool host = false) {
-    return elements > 0 ? seconds(StateWork{kind, elements, training.parameter, training.gradient, host}) : 0;
+  const auto priced = [&](const StateWork& work) { return work.elements > 0 ? seconds(work) : 0; };
+  const auto state_work = [&](StateKind kind, std::int64_t elements) {
+    return priced({kind, elements, training.parameter, training.gradient});
   };
   StageStates out;
   out.reserve(static_cast<std::size_t>(plan.pp));
@@ -65,7 +66,11 @@ StageStates least_state_times(const Job& job, const ParallelPlan& plan, const Pl
       if (!every && !rules.gradients_begin_written) t.start += state_work(StateKind::zero, elements);
       // With an update by buckets the first of them alone has to be back from the host.
       if (!rules.pipelined_update) {
-        double back = state_work(StateKind::update, on_host, true);
+        double back = priced({.kind = StateKind::update,
+                              .elements = on_host,
+                              .parameter = training.parameter,
+                              .gradient = training.gradient,
+                              .host = true});
         if (on_host > 0 && !plan.parameter_offload)
           back += seconds(
               CopyWork{Bytes(on_host * size_bytes(training.parameter)), CopyDirection::host_to_device});

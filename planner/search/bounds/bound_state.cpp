@@ -116,7 +116,7 @@ void StageStateTimes::price(const BucketSize& size, SizeTimes& t) const {
         CopyWork{Bytes(t.on_host * size_bytes(training.gradient)), CopyDirection::device_to_host});
   t.reduce = reduction_of(size);
   if (of_.rules.clip_gradients && !of_.host_sums) t.norm = of_.state_work(StateKind::norm, size.slice);
-  if (of_.waits) t.host_sum = of_.state_work(StateKind::accumulate, size.slice, true);
+  if (of_.waits) t.host_sum = of_.state_work_on_host(StateKind::accumulate, size.slice);
 }
 
 double StageStateTimes::reduction_of(const BucketSize& size) const {

@@ -58,7 +58,7 @@ BlockTimes block_times(const Job& job, const ParallelPlan& plan) {
       if (lowering::has_kind(c, static_cast<BlockKind>(kind)) &&
           lowering::has_pass(c, static_cast<Pass>(pass)))
         t.by_kind[kind][pass] = priced.of(w.block[kind].by_pass[pass]);
-  // With norms behind the products nothing is pending where a chunk ends.
+  // With norms behind the GEMMs nothing is pending where a chunk ends.
   if (c.norms_after())
     t.by_kind[static_cast<std::size_t>(BlockKind::residual)][static_cast<std::size_t>(Pass::forward)] = 0;
   return t;

@@ -21,11 +21,14 @@ struct PlanState {
   double all_reduce(std::int64_t elements, Dtype type, const GroupShape& group) const {
     return seconds(CollectiveWork{CollectiveKind::all_reduce, Bytes(elements * size_bytes(type)), group});
   }
-  double state_work(StateKind kind, std::int64_t elements, bool host = false) const {
-    return seconds(StateWork{kind, elements, job.training.parameter, job.training.gradient, host});
+  double state_work(StateKind kind, std::int64_t elements) const { return seconds(state(kind, elements)); }
+  double state_work_on_host(StateKind kind, std::int64_t elements) const {
+    StateWork work = state(kind, elements);
+    work.host = true;
+    return seconds(work);
   }
   double updated_on_host(std::int64_t elements) const {
-    return elements > 0 ? state_work(StateKind::update, elements, true) : 0.0;
+    return elements > 0 ? state_work_on_host(StateKind::update, elements) : 0.0;
   }
   // Parameters updated on the host come back by copy.
   double copied_back(std::int64_t elements) const {
@@ -55,6 +58,11 @@ struct PlanState {
   double tied_reduction;  // seconds of that
   std::span<const double> any_share;
   std::optional<double> most_on_host;  // of any_share
+
+ private:
+  StateWork state(StateKind kind, std::int64_t elements) const {
+    return {kind, elements, job.training.parameter, job.training.gradient};
+  }
 };
 
 inline PlanState::PlanState(const Job& of, const ParallelPlan& its_plan, const PlanLinks& links,

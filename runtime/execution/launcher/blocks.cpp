@@ -243,7 +243,7 @@ void StepLauncher::qk_norm(const Op& op, const BlockWork& w, StreamId stream) {
       [w, u, sums](const BlockContext& c) { sums ? qk_sums_backward(c, w, u) : qk_norm_backward(c, w, u); });
 }
 
-// What the first product of a half-layer keeps of the stream that it reads, with norms behind the products.
+// What the first GEMM of a half-layer keeps of the stream that it reads, with norms behind the GEMMs.
 std::vector<std::pair<TensorView, TensorView>> StepLauncher::stream_copies(const Op& op,
                                                                            const BlockWork& w) const {
   if (!norms_after()) return {};

@@ -106,7 +106,7 @@ class StepLauncher {
   MlpWeights mlp_weights(const BlockWork&, const std::vector<Range>& of_op, Dtype) const;
   TensorView weight(Range, Dtype, std::int64_t rows, std::int64_t cols) const;
   std::vector<Range> gradients(const Op&) const;
-  // Whether the op overwrites them: a ring's buffer holds what another bucket has left. Products do so themselves.
+  // Whether the op overwrites them: a ring's buffer holds what another bucket has left. GEMMs do so themselves.
   bool overwrites(const Op&) const;
   std::vector<Range> replaced(const Op&) const;  // what of them has to be zero before
   void set_zero(const BlockContext&, const std::vector<Range>& gradients) const;

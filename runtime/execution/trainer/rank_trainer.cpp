@@ -168,7 +168,7 @@ bool RankTrainer::rehearsed_before(OpId id) {
   return computes_alone(op) && ++(*rehearsed_)[{op.work, op.microbatch == 0}] > 2;
 }
 
-// Of ordinary numbers: on zeros, which fresh memory is, products draw less power and run faster, some more than others.
+// Of ordinary numbers: on zeros, which fresh memory is, GEMMs draw less power and run faster, some more than others.
 void RankTrainer::rehearse() {
   arena_.fill(std::as_bytes(std::span(small_normals())));
   launcher_.batch = batch(source_, clock_.step);

@@ -49,7 +49,7 @@ struct StepReport {
 };
 
 struct RankOptions {
-  int threads = 1;  // inside matrix products
+  int threads = 1;  // inside GEMMs
   bool documents_apart =
       false;  // attention does not reach from a document to the one before (step_batch.hpp)
   // Another rank may be lost and this one go on: no rank updates its state with a step that not all have to the end.

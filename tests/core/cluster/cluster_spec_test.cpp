@@ -1,4 +1,4 @@
-// A cluster as a value: round trips, ranges, contradictions, and what each bad input is told.
+// A cluster as a value: round trips, ranges, inconsistencies, and what each bad input is told.
 #include "core/cluster/cluster_spec.hpp"
 
 #include <cmath>
@@ -174,7 +174,7 @@ TEST(ClusterSpec, AllProblemsAreToldTogether) {
   EXPECT_TELLS(text, "fabric.latency_us");
 }
 
-TEST(ClusterSpec, ContradictionsAreRefused) {
+TEST(ClusterSpec, InconsistenciesAreRefused) {
   json j = small_json();
   j["fabric"]["bandwidth_GBps"] = 100;  // 8 NICs of 31.25 GB/s
   EXPECT_TELLS(complaint(j), "contradict");

@@ -180,8 +180,8 @@ TEST(Window, BoundsWhatAttentionCounts) {
   EXPECT_EQ(model_flops_per_token(m, 4096), model_flops_per_token(whole, 4096));
   EXPECT_EQ(model_flops_per_token(m, 32768), model_flops_per_token(whole, 4096));
   const double products = 6.0 * static_cast<double>(matmul_parameters(m));
-  EXPECT_NEAR((model_flops_per_token(m, 32768, true) - products) /
-                  (model_flops_per_token(whole, 32768, true) - products),
+  EXPECT_NEAR((model_flops_per_token(m, 32768, AttentionFlops::causal) - products) /
+                  (model_flops_per_token(whole, 32768, AttentionFlops::causal) - products),
               visible_share(4096, 32768), 1e-12);
 }
 
@@ -202,7 +202,8 @@ TEST(ModelFlops, FollowTheStatedConvention) {
   const ModelSpec m = load_model("llama-2-13b", kPresets);
   EXPECT_EQ(matmul_parameters(m), 12'851'609'600);
   EXPECT_DOUBLE_EQ(model_flops_per_token(m, 4096), 77'109'657'600.0 + 10'066'329'600.0);
-  EXPECT_DOUBLE_EQ(model_flops_per_token(m, 4096, true), 77'109'657'600.0 + 5'033'164'800.0);
+  EXPECT_DOUBLE_EQ(model_flops_per_token(m, 4096, AttentionFlops::causal),
+                   77'109'657'600.0 + 5'033'164'800.0);
 }
 
 TEST(ValidateModel, NamesEveryFieldThatIsWrong) {

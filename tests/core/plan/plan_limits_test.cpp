@@ -111,7 +111,7 @@ TEST(PlanLimits, ProblemsNameWhatIsWrong) {
   EXPECT_NE(both.find("pp: found 0"), std::string::npos);
 }
 
-TEST(PlanLimits, ContradictionsAreFound) {
+TEST(PlanLimits, InconsistenciesAreFound) {
   for (const char* text :
        {"tp=4,tp=8", "tp<=2,tp>=4", "tp<1", "sp=on,sp=off", "rec<sel,rec!=none", "z>3", "pp>2,pp<3"})
     EXPECT_NE(problem_of(text).find("limits that some value satisfies"), std::string::npos) << text;

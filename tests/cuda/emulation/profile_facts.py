@@ -46,11 +46,11 @@ with tempfile.TemporaryDirectory() as folder:
     question = ["--model", "stories-260k", "--cluster", "1x1xlaptop", "--stack", "sextant", "--seq-len", "64",
                 "--global-batch", "4", "--set", "device.memory_GiB=4"]
     sextant("simulate", *question, "--plan", "dp1.z0.mbs2", "-o", "plan.json")
-    profile = sextant("profile", "--for", "plan.json", "--device", "cuda", "-o", "works.json")
+    profile = sextant("profile", "--for", "plan.json", "--device", "cuda", "-o", "profile.json")
     expect(not profile["facts"]["measurements"] and profile["facts"]["outside_GiB"] > 0, "a plan alone tells outside too")
     expect("/" not in " ".join(profile["command"]), f"no folder of the machine: {profile['command']}")
     run = sextant("run", "plan.json", "--device", "cuda", "--steps", "1")
-    peak = sextant("simulate", "--plan", "plan.json", "--profile", "works.json")["prediction"]["peak_memory_GiB"]
+    peak = sextant("simulate", "--plan", "plan.json", "--profile", "profile.json")["prediction"]["peak_memory_GiB"]
     truth = run["memory"]["allocated_bytes"] / 2**30 + CONTEXT_GIB
     expect(abs(peak / truth - 1) < 0.002, f"peak {peak} GiB, taken {truth} GiB")
     # For a GPU: what is predicted is what is allocated, to the byte.

@@ -95,7 +95,7 @@ TEST(Scale, ParetoFrontTradesTimeForMemory) {
   }
 }
 
-TEST(Scale, LeanestPlansAreTheLeanest) {
+TEST(Scale, LowestMemoryPlansHaveTheLowestMemory) {
   const OwnedJob owned = job_of(79);
   const Job job = owned.job();
   const SearchSpace space = space_of(owned);

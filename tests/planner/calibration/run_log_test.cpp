@@ -35,7 +35,7 @@ TEST(RunLog, MegatronStatesItsLayoutAndItsSteps) {
   EXPECT_DOUBLE_EQ(steady_step(log, training, plan).v, 29.95);
 }
 
-TEST(RunLog, ContradictionsAreNamed) {
+TEST(RunLog, InconsistenciesAreNamed) {
   const RunLog log = parse_run_log(kMegatron, "train.log");
   ModelSpec model = llama_13b();
   model.hidden = 4096;

@@ -114,8 +114,8 @@ TEST(Explain, TheSmallestChangeIsTheNearest) {
 }
 
 // The smallest change of a plan for which a little memory is missing: it fits `smaller`'s peak.
-std::optional<Change> change_within(OwnedJob& owned, const char* plan, const char* leaner) {
-  owned.cluster.device.memory = plan_memory(owned.job(), parse_plan_key(leaner)).peak;
+std::optional<Change> change_within(OwnedJob& owned, const char* plan, const char* less_memory) {
+  owned.cluster.device.memory = plan_memory(owned.job(), parse_plan_key(less_memory)).peak;
   owned.finish();
   EXPECT_TRUE(too_large(owned.job(), plan_memory(owned.job(), parse_plan_key(plan)))) << plan;
   return smallest_fitting_change(owned.job(), parse_plan_key(plan));
@@ -140,10 +140,11 @@ TEST(Explain, TheSmallestChangeTriesSharesLayersAndBuckets) {
   owned.cluster.node.nics = 1;
   owned.stack.can.parameter_offload = owned.stack.can.activation_offload = false;
   owned.finish();
-  for (const char* leaner : {"mbs1.full.oo10", "mbs1.full.oo25"}) {
-    const auto share = change_within(owned, "mbs1.full", leaner);
+  for (const char* less_memory : {"mbs1.full.oo10", "mbs1.full.oo25"}) {
+    const auto share = change_within(owned, "mbs1.full", less_memory);
     ASSERT_TRUE(share);
-    EXPECT_DOUBLE_EQ(share->plan.optimizer_offload, parse_plan_key(leaner).optimizer_offload) << share->text;
+    EXPECT_DOUBLE_EQ(share->plan.optimizer_offload, parse_plan_key(less_memory).optimizer_offload)
+        << share->text;
   }
   owned.stack.can.optimizer_offload = owned.stack.can.recompute_selective = false;
   owned.finish();

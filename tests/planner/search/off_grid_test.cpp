@@ -42,7 +42,7 @@ struct Known {
 };
 
 // Hand-made layouts that beat the best of the space.
-TEST(OffGrid, MovesOffTheRungsWhereThatHelps) {
+TEST(OffGrid, LeavesTheGridWhereThatHelps) {
   for (const Known& k : {Known{"llama-33b", "3x8xa800", "megatron-core", "", 48, 4096},
                          Known{"llama-2-70b", "8x8xa100-40gb", "megatron-core", "", 64, 4096}}) {
     const SearchGrid grid(k.model, k.cluster, k.stack, k.global_batch, k.seq_len);
@@ -90,7 +90,7 @@ TEST(OffGrid, FetchesFartherAhead) {
 }
 
 // Of 80 layers the ladder ends at 64, of chunks of 40 at 32: the last grid value is all of them, or what a limit leaves.
-TEST(OffGrid, AllLayersOnTheHostAreARung) {
+TEST(OffGrid, AllLayersOnTheHostAreAGridValue) {
   const SearchGrid grid("llama-65b", "8x8xV100-SXM2-32GB", "megatron-core", 72, 2048);
   const Job job = grid.owned.job();
   const std::string fixed = "oo=0,tp=8,pp=1,mbs=9,z=3,rec=none,cp=1";

@@ -10,29 +10,29 @@ namespace {
 using Ranks = std::vector<int>;
 Answer waits(Ranks ranks, std::string state = "") { return {std::move(ranks), std::move(state)}; }
 
-TEST(HoldUps, WhoSaysNothing) {
-  const HoldUps who =
+TEST(Stalls, WhoSaysNothing) {
+  const Stalls who =
       stalls_from(0, 4, {{0, waits({1}, "own\n")}, {1, waits({3}, "one\n")}, {2, waits({3}, "two\n")}});
   EXPECT_EQ(who.states, "one\ntwo\n  rank 3: no answer\n") << "of the others";
   EXPECT_EQ(who.silent, Ranks{3});
   EXPECT_EQ(who.busy, Ranks{});
 }
 
-TEST(HoldUps, WhoIsWaitedForAndWaitsForNobody) {
-  const HoldUps who = stalls_from(
+TEST(Stalls, WhoIsWaitedForAndWaitsForNobody) {
+  const Stalls who = stalls_from(
       0, 5, {{0, waits({1})}, {1, waits({0, 3})}, {2, waits({})}, {3, waits({})}, {4, waits({3}, "four\n")}});
   EXPECT_EQ(who.silent, Ranks{});
   EXPECT_EQ(who.busy, Ranks{3});  // nothing here waits for rank 2
   EXPECT_EQ(who.states, "four\n");
 }
 
-TEST(HoldUps, NobodyWhenAllWaitForOneAnother) {
-  const HoldUps who = stalls_from(0, 2, {{0, waits({1})}, {1, waits({0})}});
+TEST(Stalls, NobodyWhenAllWaitForOneAnother) {
+  const Stalls who = stalls_from(0, 2, {{0, waits({1})}, {1, waits({0})}});
   EXPECT_EQ(who.silent, Ranks{});
   EXPECT_EQ(who.busy, Ranks{});
 }
 
-TEST(HoldUps, AnswersTravelAsTheyAre) {
+TEST(Stalls, AnswersTravelAsTheyAre) {
   for (const Answer& answer : {waits({}), waits({2, 0}, "  rank 1: in mlp\n"), waits({}, "a\0b")})
     EXPECT_EQ(unpacked(packed(answer)), answer);
   EXPECT_EQ(unpacked(packed(waits({7}, std::string(10'000, 'x')))), waits({7}, std::string(3000, 'x')));

@@ -34,13 +34,13 @@ ANSWERS = {
     "tiny.json": f"plan {TINY} --fix pp=2 -o tiny.json",
     "run.json": "run tiny.json --steps 25 -o run --json",
     "compare.json": "compare tiny.json run --json",
-    "works.json": "profile --for tiny.json -o works.json",
+    "profile.json": "profile --for tiny.json -o profile.json",
     "validate.json": "validate {golden}/nvidia_published.csv --json",
 }
 REPORTS = {
     "plan": ["plan.json"],
     "search": ["small.json", "search.json", "front.json", "scale.json", "simulate.json", "explain.json"],
-    "run": ["run", "run.json", "compare.json", "works.json"],
+    "run": ["run", "run.json", "compare.json", "profile.json"],
     "machine": ["{presets}/profiles/H200-SXM5-141GB.json"],
     "validate": ["validate.json"],
 }

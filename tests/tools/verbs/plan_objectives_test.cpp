@@ -174,7 +174,7 @@ TEST(Plan, TokensAreDaysInEveryTable) {
 }
 
 // What is said of the least holds for the table above it, and for smaller layouts than the fast search looks at.
-TEST(Plan, NothingIsLeanerThanTheLeanest) {
+TEST(Plan, NothingTakesLessThanTheLowestMemory) {
   const std::vector<std::string> question = {"--model",        "llama-2-13b", "--cluster", "8x8xa100-80gb",
                                              "--global-batch", "1024",        "--seq-len", "4096"};
   auto ask = question;

@@ -137,7 +137,7 @@ def split_tensors(model, mesh):
 
 
 def keep_some(kept):
-    """Selective recomputation: the attention core's output and every second product are kept."""
+    """Selective recomputation: the attention core's output and every second GEMM are kept."""
     products = [0]
 
     def policy(context, operation, *_, **__):

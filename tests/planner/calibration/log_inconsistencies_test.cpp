@@ -1,4 +1,4 @@
-// What a log says against what its user says with it: a contradiction is refused with its line, an agreement used, and what a key leaves
+// What a log says against what its user says with it: an inconsistency is refused with its line, an agreement used, and what a key leaves
 // out is the log's.
 #include <string>
 #include <vector>
@@ -18,7 +18,7 @@ constexpr const char* kAsTheLog = "tp2.pp2.vp2.cp1.dp16.z1.mbs1.sel";
 
 std::string with(const char* argument) { return with_arguments(std::string(argument) + "\n"); }
 
-TEST(LogContradictions, EachPartOfALayoutWithItsLine) {
+TEST(LogInconsistencies, EachPartOfALayoutWithItsLine) {
   EXPECT_EQ(said(kMegatron, kAsTheLog).problems, "");
   EXPECT_EQ(plan_key(said(kMegatron, kAsTheLog).plan), kAsTheLog);
   for (const auto& [key, problem] :
@@ -43,7 +43,7 @@ TEST(LogContradictions, EachPartOfALayoutWithItsLine) {
 }
 
 // Their number would not fit its type.
-TEST(LogContradictions, MoreRanksThanThereCanBeAreRefused) {
+TEST(LogInconsistencies, MoreRanksThanThereCanBeAreRefused) {
   std::string log = kMegatron;
   for (const std::string degree :
        {"tensor-model-parallel size: ", "tensor_model_parallel_size ...................... "}) {
@@ -56,7 +56,7 @@ TEST(LogContradictions, MoreRanksThanThereCanBeAreRefused) {
   EXPECT_NE(problems.find("at most 16777216 ranks"), std::string::npos) << problems;
 }
 
-TEST(LogContradictions, WhatAKeyLeavesOutIsTheLogs) {
+TEST(LogInconsistencies, WhatAKeyLeavesOutIsTheLogs) {
   const Said s = said(kMegatron, "tp2.sel", {.gpus = 128}, {}, std::vector<std::string>{"tp", "recompute"});
   EXPECT_EQ(s.problems, "");
   EXPECT_EQ(plan_key(s.plan), kAsTheLog);
@@ -65,7 +65,7 @@ TEST(LogContradictions, WhatAKeyLeavesOutIsTheLogs) {
       "");
 }
 
-TEST(LogContradictions, BatchSequenceAndFormats) {
+TEST(LogInconsistencies, BatchSequenceAndFormats) {
   TrainingSpec stated;
   stated.seq_len = 2048;
   stated.global_batch = 1024;
@@ -93,7 +93,7 @@ TEST(LogContradictions, BatchSequenceAndFormats) {
 }
 
 // Before the arguments, and all that a log has of which the head was cut differently.
-TEST(LogContradictions, TheFirstLineAlone) {
+TEST(LogInconsistencies, TheFirstLineAlone) {
   const std::string steps = kMegatron + std::string(kMegatron).find("[rank0]");
   for (const char* first : {"using world size: 64, data-parallel size: 8, context-parallel size: 1, "
                             "tensor-model-parallel size: 4, "
@@ -111,7 +111,7 @@ TEST(LogContradictions, TheFirstLineAlone) {
 }
 
 // Megatron-LM's FSDP is no ZeRO 1, whatever it says of its optimizer.
-TEST(LogContradictions, WhoShards) {
+TEST(LogInconsistencies, WhoShards) {
   const std::string fsdp = with(
       "  data_parallel_sharding_strategy ................. optim_grads_params\n"
       "  use_megatron_fsdp ............................... True");
