@@ -121,8 +121,7 @@ constexpr std::string_view kLlama4 =
     "a mixture of experts beside a shared one, attention over chunks in three of four layers, layers without "
     "positions, norms of q and k without weights, scores scaled by position, and rotary pairs that lie side "
     "by side";
-constexpr std::string_view kParallel =
-    "attention and MLP beside each other on one norm, and layer norms without RMS";
+constexpr std::string_view kParallel = "parallel attention and MLP on one norm, and layer norms without RMS";
 constexpr std::string_view kImages = "an encoder of images (decoders of text alone are known)";
 constexpr std::array kLacking = {
     Missing{"mixtral", kExperts},
@@ -157,7 +156,7 @@ constexpr std::array kLacking = {
     Missing{"smollm3", "layers without positions (every fourth)", true},
     Missing{"granite", "scaled embeddings, residuals, scores and logits", true},
     Missing{"minicpm", "scaled embeddings, residuals and logits", true},
-    Missing{"exaone4", "norms behind the blocks beside norms of q and k by head, and windows in most layers"},
+    Missing{"exaone4", "norms behind the blocks with norms of q and k by head, and windows in most layers"},
     Missing{"olmo", "layer norms without weights"},
     Missing{"olmo3", "windows in three of four layers"},
     Missing{"ministral", "windows in some layers"},
@@ -172,17 +171,16 @@ constexpr std::array kLacking = {
     Missing{"apertus", "an MLP without a gate, with an activation of its own (xIELU)"},
     Missing{"cohere", kParallel},
     Missing{"cohere2",
-            "attention and MLP beside each other, windows in three of four layers, and layers without "
+            "parallel attention and MLP, windows in three of four layers, and layers without "
             "positions"},
     Missing{"falcon", kParallel},
-    Missing{"phi", "attention and MLP beside each other, heads that are rotated in part, and layer norms"},
+    Missing{"phi", "parallel attention and MLP, heads that are rotated in part, and layer norms"},
     Missing{"phi3small", "block-sparse attention in every second layer, layer norms, and a gated GELU"},
-    Missing{"gpt_neox",
-            "attention and MLP beside each other, heads that are rotated in part, and layer norms"},
-    Missing{"gptj", "attention and MLP beside each other, heads that are rotated in part, and layer norms"},
-    Missing{"starcoder2", "layer norms and biases beside rotary positions"},
-    Missing{"gpt_bigcode", "one key head beside learned positions"},
-    Missing{"mpt", "ALiBi beside layer norms without biases"},
+    Missing{"gpt_neox", "parallel attention and MLP, heads that are rotated in part, and layer norms"},
+    Missing{"gptj", "parallel attention and MLP, heads that are rotated in part, and layer norms"},
+    Missing{"starcoder2", "layer norms and biases with rotary positions"},
+    Missing{"gpt_bigcode", "one key head with learned positions"},
+    Missing{"mpt", "ALiBi with layer norms without biases"},
     Missing{"opt", "learned positions that begin at two, and a ReLU"},
     Missing{"qwen",
             "its own names of keys and tensors, and an intermediate_size of both halves (Qwen 1.5 and "

@@ -12,7 +12,7 @@
 namespace sextant {
 namespace {
 
-constexpr int kSampled = 30;  // kinds of layouts
+constexpr int kSampled = 30;  // layout families
 
 // The layouts that are best on a network as slow as in one step of ten, or as in the mean of its times: what bears a varying
 // network may lie far below the best on a steady one.

@@ -205,10 +205,10 @@ std::string Watchdog::verdict(OpId late, int straggler, Seconds elapsed) const {
     list += fmt::format("{}{}", list.empty() ? "" : ", ", rank.rank);
   }
   if (!absent.empty())
-    return fmt::format("rank {} holds up the run: {} (op {}) is not started there; {}", absent,
+    return fmt::format("rank {} stalls the run: {} (op {}) is not started there; {}", absent,
                        op_name(graph_, first), first, noticed);
   if (first != late && !waits_for_peers(graph_.works[graph_.ops[first].work]))
-    return fmt::format("rank {} holds up the run, still in {} (op {}); {}", present, op_name(graph_, first),
+    return fmt::format("rank {} stalls the run, still in {} (op {}); {}", present, op_name(graph_, first),
                        first, noticed);
   return noticed;
 }
@@ -219,7 +219,7 @@ std::string Watchdog::verdict_between(const Rank& late) const {
   if (late.between == Between::meeting || late.between == Between::starting)
     for (const Rank& rank : ranks_)
       if (rank.between != late.between)
-        out += fmt::format("rank {} holds up the run ({}); ", rank.rank,
+        out += fmt::format("rank {} stalls the run ({}); ", rank.rank,
                            rank.device ? "in the step" : doing(rank.between));
   return out + fmt::format("rank {}: {} is late: {:.3g} s, deadline {:.3g} s\n", late.rank,
                            doing(late.between), in_between(late).v, deadline_between(late).v);

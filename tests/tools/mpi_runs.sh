@@ -122,7 +122,7 @@ lose_a_rank() {
   code=$?
   [[ $code -ne 0 ]] || fail "$signal: the job ended with exit 0"
   [[ $signal != STOP || $code -eq 7 ]] || fail "STOP: exit $code, expected 7"
-  [[ $signal != STOP || -z $number ]] || grep -q "sextant run: rank $number holds up the run" out ||
+  [[ $signal != STOP || -z $number ]] || grep -q "sextant run: rank $number stalls the run" out ||
     fail "STOP: the report does not begin with rank $number"
   [[ $signal != STOP || $(grep -o 'rank [0-9, ]*holds* up the run' out | sort -u | wc -l) -eq 1 ]] ||
     fail "STOP: others than rank $number are blamed"

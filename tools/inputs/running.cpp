@@ -148,8 +148,8 @@ void add_comm_option(CLI::App& app, RunningOptions& o) {
            {.flag = "--comm",
             .metavar = "local|mpi|env",
             .text = "ranks as threads of this process, one per MPI process, or one per process of another "
-                    "launcher that sets ranks in the environment: torchrun, srun. Not given: what "
-                    "started this process beside others, else local"},
+                    "launcher that sets ranks in the environment: torchrun, srun. Default: "
+                    "mpi or env in a process that mpirun, srun or torchrun started with others, else local"},
            o.comm);
 }
 

@@ -30,11 +30,9 @@ ExitCode run(Session& session, PlanOptions options) {
   const double chance = most_oom_chance(options, session.presets());
   const Bytes limit = most_needed(asked.cluster.device, asked.stack, chance);
   if (limit < memory)
-    asked.notes.push_back(
-        fmt::format("layouts of at most {:.1f} of {:.1f} GiB alone: they run out of memory with a chance of "
-                    "at most {:g} %{}",
-                    gib(limit), gib(memory), 100 * chance,
-                    options.max_oom_chance > 0 ? "" : "; --daring takes all that fit"));
+    asked.notes.push_back(fmt::format(
+        "layouts of at most {:.1f} of {:.1f} GiB alone: their OOM risk is at most {:g} %{}", gib(limit),
+        gib(memory), 100 * chance, options.max_oom_chance > 0 ? "" : "; --daring takes all that fit"));
   const Planning planning(std::move(asked), session.presets());
   const Question& q = planning.question();
   const SearchSpace space = default_space(q.model, q.training, q.cluster.device, q.cluster.gpus(), q.limits);

@@ -260,7 +260,7 @@ Verb profile_verb() {
       .name = "profile",
       .summary = "measure this machine, and time a plan's operations on it",
       .description =
-          "Of each plan (--for) runs a few steps and times every kind of operation in it, overlapped as in "
+          "Runs a few steps of each plan (--for) and times every kind of operation in it, overlapped as in "
           "training, on a GPU by its kernels; collectives and transfers once more alone, all ranks starting "
           "together. Without --for, LLaMA models at usual widths and the machine itself (--machine): copies, "
           "also in both directions at once, GEMMs, launches, collectives by size and group, and a "

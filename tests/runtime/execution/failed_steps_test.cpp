@@ -100,7 +100,7 @@ TEST(Watchdog, NamesTheRankThatIsStuckInAnOp) {
   EXPECT_NE(ended.error.find("aborted: "), std::string::npos) << ended.error;
   EXPECT_NE(ended.report.find("deadline 0.51 s"), std::string::npos) << ended.report;
   const bool itself = ended.report.starts_with("rank 1: block (op 0) is late");
-  const bool blamed = ended.report.starts_with("rank 1 holds up the run, still in block (op 0); rank 0: ");
+  const bool blamed = ended.report.starts_with("rank 1 stalls the run, still in block (op 0); rank 0: ");
   EXPECT_TRUE(itself || blamed) << ended.report;
   EXPECT_NE(ended.report.find("  rank 0: in grad_reduce (op 1) for"), std::string::npos) << ended.report;
   EXPECT_NE(ended.report.find("  rank 1: in block (op 0) for"), std::string::npos) << ended.report;
@@ -117,7 +117,7 @@ TEST(Watchdog, NamesTheRankThatDoesNotComeToACollective) {
       },
       true);
   EXPECT_TRUE(
-      ended.report.starts_with("rank 0 holds up the run: block (op 0) is not started there; "
+      ended.report.starts_with("rank 0 stalls the run: block (op 0) is not started there; "
                                "rank 1: grad_reduce (op 1) is late"))
       << ended.report;
   EXPECT_NE(ended.error.find("aborted: "), std::string::npos);
@@ -154,7 +154,7 @@ TEST(Watchdog, ARankThatWaitsForItsPeersIsNotToBlame) {
   for (const Work& exchange : {Work(TransferWork()), Work(CollectiveWork())})
     EXPECT_TRUE(late_beside(exchange).starts_with("rank 0: block (op 1) is late")) << late_beside(exchange);
   const auto of_compute = late_beside(BlockWork());
-  EXPECT_TRUE(of_compute.starts_with("rank 0 holds up the run, still in attention (op 0); rank 0: "))
+  EXPECT_TRUE(of_compute.starts_with("rank 0 stalls the run, still in attention (op 0); rank 0: "))
       << of_compute;
 }
 

@@ -239,7 +239,7 @@ TEST(TrainingRun, WatchdogEndsARunWhoseRankIsStuckAtTheStart) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
   t.go(4);
-  EXPECT_TRUE(report.starts_with("rank 1 holds up the run (not there yet); rank 0: ")) << report;
+  EXPECT_TRUE(report.starts_with("rank 1 stalls the run (not there yet); rank 0: ")) << report;
   EXPECT_TRUE(tells(report, "at the start until all ranks")) << report;
   EXPECT_TRUE(t.steps.empty());
   EXPECT_LT(t.seconds, 10);

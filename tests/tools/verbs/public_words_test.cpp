@@ -78,7 +78,7 @@ TEST(PublicWords, ModelsOfOtherFamilies) {
   for (const auto& [typed, meant] :
        {std::pair{"gemma-2-9b", "capped scores"},
         {"google/gemma-7b", "a GELU gate"},
-        {"falcon-7b", "attention and MLP beside each other"},
+        {"falcon-7b", "parallel attention and MLP"},
         {"gpt-neox-20b", "rotated in part"},
         {"opt-13b", "learned positions that begin at two"},
         {"gpt2-xl", "its config.json is read (model_type gpt2)"},
