@@ -99,8 +99,8 @@ void train_process(const TrainingRun& run, Communicator& world, RunShared& share
 // Processes see their own ranks only.
 std::string blame(const Stalls& who) {
   const auto say = [](const std::vector<int>& ranks, const char* why_one, const char* why_all) {
-    return fmt::format("rank {} hold{} up the run: {}; ", fmt::join(ranks, ", "),
-                       ranks.size() == 1 ? "s" : "", ranks.size() == 1 ? why_one : why_all);
+    return fmt::format("rank {} stall{} the run: {}; ", fmt::join(ranks, ", "), ranks.size() == 1 ? "s" : "",
+                       ranks.size() == 1 ? why_one : why_all);
   };
   if (!who.silent.empty()) return say(who.silent, "it gives no sign of life", "they give no sign of life");
   return who.busy.empty() ? "" : say(who.busy, "it waits for nobody", "they wait for nobody");

@@ -57,7 +57,9 @@ struct Left {
   std::unique_ptr<Communicator> world;
   std::vector<int> first;
 };
-Left regrouped(Communicator& c) {
+// `then`: what they do in it; who has met the loss of a member before it heard of the group may break it once more.
+Left regrouped(
+    Communicator& c, const std::function<void(const Left&)>& then = [](const Left&) {}) {
   Left left;
   left.first.resize(static_cast<std::size_t>(c.size()));
   std::iota(left.first.begin(), left.first.end(), 0);
@@ -70,6 +72,7 @@ Left regrouped(Communicator& c) {
       left.world = std::move(next.world);
       world = left.world.get();
       world->barrier(kHost);
+      then(left);
       return left;
     } catch (const RankLost&) {
     }
@@ -83,15 +86,16 @@ void survive(int ranks, int port, const Ranks& expected, const RankBody& until_l
     all.push_back(std::async(std::launch::async, [=] {
       const auto world = make_tcp_world(outliving(rank, ranks, port));
       until_lost(*world);
-      const Left left = regrouped(*world);
-      EXPECT_EQ(left.first, expected);
-      EXPECT_EQ(left.first[static_cast<std::size_t>(left.world->rank())], rank);
-      const int n = left.world->size();
-      for (int time = 0; time < 20; ++time) EXPECT_EQ(sum_of_ranks(*left.world), n * (n + 1) / 2);
-      EXPECT_THROW(world->barrier(kHost), RankLost) << "the world before stays lost";
-      const auto beside = everyone(*left.world);
-      EXPECT_EQ(sum_of_ranks(*beside), n * (n + 1) / 2);
-      left.world->barrier(kHost);
+      regrouped(*world, [&](const Left& left) {
+        EXPECT_EQ(left.first, expected);
+        EXPECT_EQ(left.first[static_cast<std::size_t>(left.world->rank())], rank);
+        const int n = left.world->size();
+        for (int time = 0; time < 20; ++time) EXPECT_EQ(sum_of_ranks(*left.world), n * (n + 1) / 2);
+        EXPECT_THROW(world->barrier(kHost), RankLost) << "the world before stays lost";
+        const auto beside = everyone(*left.world);
+        EXPECT_EQ(sum_of_ranks(*beside), n * (n + 1) / 2);
+        left.world->barrier(kHost);
+      });
     }));
   for (auto& one : all) EXPECT_NO_THROW(one.get());
 }
@@ -206,9 +210,12 @@ TEST(TcpRegroup, AStoppedOneDoesNotGoOnByItself) {
   constexpr int kEnds = 7;
   constexpr std::int64_t kBeyond = 12'000'000;  // what connections hold
   const pid_t child = start_dying(2, 3, port, [](Communicator& c) {
-    for (int time = 0; time < 5; ++time) sum_of_ranks(c);
     try {
-      work(c, kBeyond);
+      try {  // on a busy machine it is stopped before it is at work
+        for (int time = 0; time < 5; ++time) sum_of_ranks(c);
+        work(c, kBeyond);
+      } catch (const RankLost&) {
+      }
       c.regroup(kPatience);
     } catch (const RankLost&) {
     } catch (const Aborted&) {
