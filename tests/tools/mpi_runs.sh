@@ -124,7 +124,7 @@ lose_a_rank() {
   [[ $signal != STOP || $code -eq 7 ]] || fail "STOP: exit $code, expected 7"
   [[ $signal != STOP || -z $number ]] || grep -q "sextant run: rank $number stalls the run" out ||
     fail "STOP: the report does not begin with rank $number"
-  [[ $signal != STOP || $(grep -o 'rank [0-9, ]*holds* up the run' out | sort -u | wc -l) -eq 1 ]] ||
+  [[ $signal != STOP || $(grep -o 'rank [0-9, ]*stalls* the run' out | sort -u | wc -l) -eq 1 ]] ||
     fail "STOP: others than rank $number are blamed"
   printf '%s: exit %s after %s s\n' "$signal" "$code" "$SECONDS"
 }
