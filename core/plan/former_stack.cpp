@@ -4,9 +4,9 @@
 #include <string_view>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/former_keys.hpp"
 #include "core/plan/stage_cuts.hpp"
 
 namespace sextant {
@@ -14,21 +14,13 @@ namespace {
 
 constexpr const char* kUnevenStages = "uneven_stages";
 
-struct FormerRule {
-  const char *former, *present;
-};
 constexpr std::array kFormerRules = {
-    FormerRule{"gather_beside_forward", "param_gather_overlaps_forward"},
-    FormerRule{"p2p_beside_compute_1f1b", "p2p_overlaps_compute_1f1b"},
-    FormerRule{"p2p_beside_compute_interleaved", "p2p_overlaps_compute_interleaved"},
-    FormerRule{"joined_products", "fused_projections"}};
+    FormerKey{"gather_beside_forward", "param_gather_overlaps_forward"},
+    FormerKey{"p2p_beside_compute_1f1b", "p2p_overlaps_compute_1f1b"},
+    FormerKey{"p2p_beside_compute_interleaved", "p2p_overlaps_compute_interleaved"},
+    FormerKey{"joined_products", "fused_projections"}};
 
-// A file that has both names is refused like one with an unknown key.
-bool is_former(const FormerRule& rule, const nlohmann::json& rules) {
-  return rules.contains(rule.former) && !rules.contains(rule.present);
-}
-
-std::string name_change(const std::string& at, const FormerRule& rule) {
+std::string name_change(const std::string& at, const FormerKey& rule) {
   return fmt::format("{}rules.{} is read as {}", at, rule.former, rule.present);
 }
 
@@ -43,8 +35,8 @@ void take_part(nlohmann::json& part, const std::string& at, std::vector<std::str
     }
   const auto rules = part.find("rules");
   if (rules == part.end()) return;
-  for (const FormerRule& rule : kFormerRules)
-    if (is_former(rule, *rules)) changes.push_back(name_change(at, rule));
+  for (const FormerKey& rule : kFormerRules)
+    if (has_former(*rules, rule)) changes.push_back(name_change(at, rule));
   if (auto present = present_rules(*rules)) *rules = std::move(*present);
 }
 
@@ -60,11 +52,10 @@ std::optional<nlohmann::json> present_capabilities(const nlohmann::json& can) {
 
 std::optional<nlohmann::json> present_rules(const nlohmann::json& rules) {
   std::optional<nlohmann::json> present;
-  for (const FormerRule& rule : kFormerRules) {
-    if (!is_former(rule, rules)) continue;
+  for (const FormerKey& rule : kFormerRules) {
+    if (!has_former(rules, rule)) continue;
     if (!present) present = rules;
-    (*present)[rule.present] = rules.at(rule.former);
-    present->erase(rule.former);
+    take_present_key(*present, rule);
   }
   return present;
 }
@@ -81,7 +72,7 @@ std::vector<std::string> take_present_spelling(nlohmann::json& stack) {
 }
 
 std::string take_present_name(std::string& setting) {
-  for (const FormerRule& rule : kFormerRules) {
+  for (const FormerKey& rule : kFormerRules) {
     const std::string former = fmt::format("rules.{}=", rule.former);
     const std::size_t at = setting.find(former);
     if (at == std::string::npos) continue;
@@ -89,11 +80,6 @@ std::string take_present_name(std::string& setting) {
     return name_change(setting.substr(0, at), rule);
   }
   return {};
-}
-
-std::string former_text(const std::string& file, const std::vector<std::string>& changes) {
-  if (changes.empty()) return {};
-  return fmt::format("{}: {}; the next version reads the latter alone", file, fmt::join(changes, ", "));
 }
 
 }  // namespace sextant

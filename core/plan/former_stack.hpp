@@ -19,7 +19,4 @@ std::vector<std::string> take_present_spelling(nlohmann::json& stack);
 // The same of "rules.p2p_beside_compute_1f1b=true", without the value of it; empty: nothing is former.
 std::string take_present_name(std::string& setting);
 
-// One line for the user: "own.json: CHANGE, CHANGE; the next version reads the latter alone"; empty: nothing changed.
-std::string former_text(const std::string& file, const std::vector<std::string>& changes);
-
 }  // namespace sextant

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/former_keys.hpp"
 #include "core/base/json_digest.hpp"
 #include "core/base/json_io.hpp"
 #include "core/base/schema.hpp"

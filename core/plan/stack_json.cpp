@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/annotated.hpp"
+#include "core/base/former_keys.hpp"
 #include "core/base/json_io.hpp"
 #include "core/base/preset_path.hpp"
 #include "core/base/words.hpp"

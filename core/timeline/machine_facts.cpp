@@ -2,20 +2,19 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/former_keys.hpp"
 #include "core/base/json_io.hpp"
 
 namespace sextant {
 namespace {
 
-constexpr const char* kConcurrentWith = "concurrent_with";
-constexpr const char* kFormerConcurrentWith = "beside";  // of version 0.1, read until version 0.3
+constexpr FormerKey kConcurrentWith{"beside", "concurrent_with"};  // of version 0.1, read until version 0.3
 
 constexpr auto kMeasurement = [](auto& io, auto& m) {
   io.required("what", m.what);
-  io.optional(kConcurrentWith, m.concurrent_with);
+  io.optional(kConcurrentWith.present, m.concurrent_with);
   io.required("median_us", m.median_us, at_least(0));
   io.optional("spread_us", m.spread_us, at_least(0));
   io.optional("samples", m.samples, at_least(0));
@@ -52,11 +51,9 @@ constexpr auto kFacts = [](auto& io, auto& f) {
 
 void to_json(nlohmann::json& j, const MachineMeasurement& m) { write_object(j, m, kMeasurement); }
 void from_json(const nlohmann::json& j, MachineMeasurement& m) {
-  const bool former = j.is_object() && j.contains(kFormerConcurrentWith) && !j.contains(kConcurrentWith);
-  if (!former) return read_object(j, m, kMeasurement);
+  if (!has_former(j, kConcurrentWith)) return read_object(j, m, kMeasurement);
   nlohmann::json present = j;
-  present[kConcurrentWith] = present.at(kFormerConcurrentWith);
-  present.erase(kFormerConcurrentWith);
+  take_present_key(present, kConcurrentWith);
   read_object(present, m, kMeasurement);
 }
 void to_json(nlohmann::json& j, const MachineCondition& c) { write_object(j, c, kCondition); }
@@ -68,9 +65,9 @@ std::string former_measurement_key(const nlohmann::json& facts) {
   const auto measurements = facts.find("measurements");
   const bool former =
       measurements != facts.end() && std::ranges::any_of(*measurements, [](const nlohmann::json& m) {
-        return m.contains(kFormerConcurrentWith);
+        return has_former(m, kConcurrentWith);
       });
-  return former ? fmt::format("\"{}\" is read as \"{}\"", kFormerConcurrentWith, kConcurrentWith) : "";
+  return former ? change_text(kConcurrentWith) : "";
 }
 
 const MachineMeasurement* MachineFacts::find(const std::string& what,

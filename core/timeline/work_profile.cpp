@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.hpp"
+#include "core/base/former_keys.hpp"
 #include "core/base/json_io.hpp"
 #include "core/base/preset_path.hpp"
 #include "core/base/schema.hpp"
@@ -21,8 +22,7 @@ constexpr auto kWork = [](auto& io, auto& w) {
   io.optional("samples", w.samples, at_least(0));
   io.optional("outliers", w.outliers, at_least(0));
 };
-constexpr const char* kOperations = "operations";
-constexpr const char* kFormerOperations = "works";  // of version 0.1, read until version 0.3
+constexpr FormerKey kOperations{"works", "operations"};  // of version 0.1, read until version 0.3
 
 constexpr auto kProfile = [](auto& io, auto& p) {
   io.required("schema", p.schema);
@@ -33,7 +33,7 @@ constexpr auto kProfile = [](auto& io, auto& p) {
   io.optional("timed_by", p.timed_by);
   io.optional("notes", p.notes);
   io.optional("ranks", p.ranks, at_least(1));
-  io.required(kOperations, p.works);
+  io.required(kOperations.present, p.works);
   io.optional("facts", p.facts);
 };
 
@@ -45,18 +45,17 @@ void to_json(nlohmann::json& j, const WorkProfile& p) { write_object(j, p, kProf
 void from_json(const nlohmann::json& j, WorkProfile& p) {
   require_schema(j, kProfileSchema,
                  "a profile is written by: sextant profile --for plan.json -o profile.json");
-  if (const auto former = j.find(kFormerOperations); former != j.end() && !j.contains(kOperations)) {
-    nlohmann::json today = j;
-    today[kOperations] = *former;
-    today.erase(kFormerOperations);
-    read_object(today, p, kProfile);
+  if (has_former(j, kOperations)) {
+    nlohmann::json present = j;
+    take_present_key(present, kOperations);
+    read_object(present, p, kProfile);
   } else {
     read_object(j, p, kProfile);
   }
   for (const auto& [key, work] : p.works)
     if (const std::string own = work_key(parse_work_key(key)); own != key)
-      throw ConfigError(
-          Problem{"", kOperations, key, own, "an operation has one spelling: it is found by that alone"});
+      throw ConfigError(Problem{"", kOperations.present, key, own,
+                                "an operation has one spelling: it is found by that alone"});
 }
 
 WorkProfile load_profile(const std::string& file_or_name, const std::filesystem::path& presets) {
@@ -66,14 +65,11 @@ WorkProfile load_profile(const std::string& file_or_name, const std::filesystem:
     with_json_file(file_or_name, [&](const nlohmann::json& j) {
       from_json(j, profile);
       std::vector<std::string> former;
-      if (!j.contains(kOperations))
-        former.push_back(fmt::format("\"{}\" is read as \"{}\"", kFormerOperations, kOperations));
+      if (has_former(j, kOperations)) former.push_back(change_text(kOperations));
       const auto facts = j.find("facts");
       if (std::string key = facts == j.end() ? "" : former_measurement_key(*facts); !key.empty())
         former.push_back(std::move(key));
-      if (!former.empty())
-        profile.former = fmt::format("{}: {}; the next version reads the latter alone", file_or_name,
-                                     fmt::join(former, ", "));
+      profile.former = former_text(file_or_name, former);
     });
     return profile;
   }

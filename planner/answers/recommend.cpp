@@ -358,7 +358,6 @@ Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchR
   const std::size_t chosen = recommended(pool.judgements(), basis.rule);
   Recommendation out;
   out.plan = pool.plans()[chosen];
-  out.plan.slower = out.plan.prediction.step / pool.plans()[pool.on_paper()].prediction.step - 1;
   out.safe = pool.safe(chosen);
   out.features = unusual_features(job, basis.evidence, out.plan.plan);
   if (const RankedPlan* plain = pool.best_plain(); plain && !out.features.empty()) out.plain = *plain;
@@ -367,7 +366,6 @@ Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchR
   if (const RankedPlan* full = pool.best_beyond_host();
       full && full->prediction.step < out.plan.prediction.step)
     out.fuller_host = *full;
-  out.on_paper = chosen == pool.on_paper();
   const double apart = basis.rule.told_apart;
   for (const double still_of_use : {kStillOfUse, kForWantOfOthers}) {
     const auto others = [&] { return Alternatives(pool, chosen, apart, still_of_use); };
@@ -378,6 +376,9 @@ Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchR
     out.alternatives = found.layouts();
     if (found.size() >= kFewAlternatives) break;
   }
+  const std::size_t on_paper = pool.on_paper();  // of all that was found
+  out.plan.slower = out.plan.prediction.step / pool.plans()[on_paper].prediction.step - 1;
+  out.on_paper = chosen == on_paper;
   out.ended_early = pool.ended_early();
   return out;
 }

@@ -36,9 +36,9 @@ std::size_t digits_at(std::string_view s, std::size_t at) {
   return end - std::min(at, end);
 }
 
-// The rank of the tag that `line` begins with, which is taken off: "[1,3]<stdout>: text", "[rank3]: text" or "[default3]: text";
 enum class Lines : std::uint8_t { plain, numbered };
 
+// The rank of the tag that `line` begins with, which is taken off: "[1,3]<stdout>: text", "[rank3]: text" or "[default3]: text";
 // "3: text" only of `numbered` lines, since times and lists look alike.
 std::optional<Tag> take_tag(std::string_view& line, Lines lines) {
   const auto taken = [&](std::size_t from, std::size_t digits, std::size_t end,

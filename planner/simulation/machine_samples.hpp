@@ -31,7 +31,7 @@ std::optional<std::vector<int>> first_ranks(int ranks, int nodes, const ClusterS
 // Copies in both directions at once count as copies.
 std::vector<MachineSample> machine_samples(const MachineFacts&);
 
-// By a GEMM and an exchange or a copy that were measured beside each other: StackKernels of these names, at least 0, the
+// By a GEMM and a collective or a copy that were measured at the same time: StackKernels of these names, at least 0, the
 // mean of both directions; and at most 1: what takes more than twice as long waits for the other's end, which is not a share
 // of what both move. Those that were not measured are not there.
 std::map<std::string, double> interference_of(const MachineFacts&);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/base/file_io.hpp"
+#include "core/base/former_keys.hpp"
 #include "core/cluster/cluster_files.hpp"
 #include "core/model/model_files.hpp"
 #include "core/plan/former_stack.hpp"

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/former_keys.hpp"
 #include "core/base/json_digest.hpp"
 #include "core/base/json_io.hpp"
 
@@ -20,19 +21,8 @@ struct KeptOptions {
   std::vector<DataFolder> data;
   std::string init_dtype;
 };
-constexpr const char* kDigestKey = "digest";  // of all other fields
-constexpr const char* kGemms = "gemms";
-constexpr const char* kFormerGemms = "products";  // of version 0.1, read until version 0.3
-
-// With today's key in the place of the former one. True when it had that.
-bool rename_former(json& options) {
-  const auto former = options.find(kFormerGemms);
-  if (former == options.end() || options.contains(kGemms)) return false;
-  json value = std::move(*former);
-  options.erase(kFormerGemms);
-  options[kGemms] = std::move(value);
-  return true;
-}
+constexpr const char* kDigestKey = "digest";      // of all other fields
+constexpr FormerKey kGemms{"products", "gemms"};  // of version 0.1, read until version 0.3
 
 constexpr auto kKeptFields = [](auto& io, auto& k) {
   io.required("schema", k.schema);
@@ -45,7 +35,7 @@ constexpr auto kKeptFields = [](auto& io, auto& k) {
   io.optional("clip", k.o.clip, above(0));
   io.optional("seed", k.o.running.seed, at_least(0));
   io.optional("device", k.o.running.device);
-  io.optional(kGemms, k.o.running.gemms);
+  io.optional(kGemms.present, k.o.running.gemms);
   io.optional("shaped", k.o.running.shaped);
   io.optional("threads", k.o.running.threads, between(0, 1024));
   io.optional("data", k.data);
@@ -65,7 +55,7 @@ constexpr auto kKeptFields = [](auto& io, auto& k) {
 void to_json(json& j, const KeptOptions& k) { write_object(j, k, kKeptFields); }
 void from_json(const json& j, KeptOptions& k) {
   json today = j;
-  if (today.is_object()) rename_former(today);
+  take_present_key(today, kGemms);
   read_object(today, k, kKeptFields);
   if (k.schema != kRunOptionsSchema)
     throw ConfigError(
@@ -85,7 +75,7 @@ constexpr std::array<Kept, 22> kKept = {{{"steps", "--steps"},
                                          {"clip", "--clip"},
                                          {"seed", "--seed"},
                                          {"device", "--device"},
-                                         {kGemms, "--gemms"},
+                                         {kGemms.present, "--gemms"},
                                          {"shaped", "--shaped"},
                                          {"threads", "--threads"},
                                          {"data", "--data"},
@@ -229,9 +219,7 @@ AdoptedOptions adopt_options(const CLI::App& app, const Manifest* from, RunVerbO
   const auto given = [&](const char* flag) { return app.get_option(flag)->count() > 0; };
   auto [was, problem] = known_options(fs::path(o.output) / kRunOptionsFile, from);
   adopted.problem = std::move(problem);
-  if (rename_former(was))
-    adopted.former = fmt::format("{}: \"{}\" is read as \"{}\"; the next version reads the latter alone",
-                                 kRunOptionsFile, kFormerGemms, kGemms);
+  if (take_present_key(was, kGemms)) adopted.former = former_text(kRunOptionsFile, {change_text(kGemms)});
   const bool kept = !was.empty();
   if (!kept && !from) return adopted;  // nothing has begun
   if (from && (!kept || o.checkpoints.resume_step >= 0)) was.update(of_manifest(*from));

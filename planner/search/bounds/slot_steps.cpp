@@ -1,5 +1,6 @@
 // Which slots of the schedule a bound walks, and in which order: all of them, or of many like micro-batches a few.
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 
 #include "planner/search/bounds/bound.hpp"
@@ -93,11 +94,15 @@ SlotSteps few_slot_steps(PipelineSchedule schedule, int pp, int vp, int microbat
 }
 
 bool may_walk_few(const PipelineTimes& p, const SlotSteps& few) {
-  if (p.offloaded.empty()) return true;
-  std::vector<int> copied(static_cast<std::size_t>(p.pp));  // layers of a micro-batch, by stage
-  for (std::size_t chunk = 0; chunk < p.offloaded.size(); ++chunk)
-    copied[chunk % copied.size()] += p.offloaded[chunk].last - p.offloaded[chunk].first;
-  return std::ranges::all_of(copied, [&](int layers) { return 2LL * few.left_out * layers % p.ring == 0; });
+  if (p.offloaded.empty() || few.left_out == 0) return true;
+  const auto pp = static_cast<std::size_t>(p.pp);
+  for (std::size_t stage = 0; stage < pp; ++stage) {
+    std::int64_t copied = 0;  // layers of a micro-batch
+    for (std::size_t chunk = stage; chunk < p.offloaded.size(); chunk += pp)
+      copied += p.offloaded[chunk].last - p.offloaded[chunk].first;
+    if (2 * few.left_out * copied % p.ring != 0) return false;
+  }
+  return true;
 }
 
 }  // namespace sextant
