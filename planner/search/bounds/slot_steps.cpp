@@ -100,7 +100,7 @@ bool may_walk_few(const PipelineTimes& p, const SlotSteps& few) {
     std::int64_t copied = 0;  // layers of a micro-batch
     for (std::size_t chunk = stage; chunk < p.offloaded.size(); chunk += pp)
       copied += p.offloaded[chunk].last - p.offloaded[chunk].first;
-    if (2 * few.left_out * copied % p.ring != 0) return false;
+    if (std::int64_t{2} * few.left_out * copied % p.ring != 0) return false;
   }
   return true;
 }
