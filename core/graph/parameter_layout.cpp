@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <span>
 
 #include <fmt/format.h>
@@ -108,7 +109,7 @@ struct Builder {
 
   void close() {
     if (out.buckets.empty() || filled == 0) return;
-    out.buckets.back().elements = round_up(filled, kAlignment * out.shards);
+    out.buckets.back().elements = round_up(filled, kAlignment * out.parts);
     out.padded += out.buckets.back().elements;
     filled = 0;
   }
@@ -139,7 +140,7 @@ void split_last_bucket(ParameterLayout& layout, int pieces, const Builder& by) {
   int made = 0;
   const std::int64_t target = last.elements / pieces;
   const auto close = [&] {
-    layout.buckets.back().elements = round_up(filled, kAlignment * layout.shards);
+    layout.buckets.back().elements = round_up(filled, kAlignment * layout.parts);
     layout.padded += layout.buckets.back().elements;
     filled = 0;
   };
@@ -222,7 +223,11 @@ ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& pla
   const LocalShape local = local_shape(model, plan.tp, rules.vocab_multiple);
   for (std::size_t kind = 0; kind < b.elements.size(); ++kind)
     b.elements[kind] = local_elements(model, local, static_cast<ParameterKind>(kind));
-  b.out.shards = shards;
+  b.out.shards = b.out.parts = shards;
+  if (!plan.shard_weights.empty()) {
+    b.out.parts = std::accumulate(plan.shard_weights.begin(), plan.shard_weights.end(), 0);
+    b.out.most_parts = std::ranges::max(plan.shard_weights);
+  }
 
   const int n_chunks = plan.pp * plan.vp;
   const auto ranges = layer_ranges(plan, model.n_layers);

@@ -3,7 +3,8 @@
 //
 // Parameters stand in reverse order of first forward use, so that buckets fill in the order of the backward pass. Each
 // starts at a multiple of 64 elements; a bucket is padded to 64 * shards and rank r owns slice r of EVERY bucket, which
-// makes it one contiguous reduce-scatter and all-gather (Megatron-LLaMA's idea, without its divisibility demand).
+// makes it one contiguous reduce-scatter and all-gather (Megatron-LLaMA's idea, without its divisibility demand). With
+// shard weights a bucket has as many equal parts as they add up to, and slice r as many of them as weight r says.
 #pragma once
 
 #include <cstdint>
@@ -45,17 +46,21 @@ struct Parameter {
 
 struct Bucket {
   std::uint32_t first = 0, count = 0;  // parameters
-  std::int64_t elements = 0;           // padded: a multiple of 64 * shards
-  std::int64_t slice(int shards) const { return elements / shards; }
+  std::int64_t elements = 0;           // padded: a multiple of 64 * ParameterLayout::parts
 };
 
 struct ParameterLayout {
   std::vector<Parameter> parameters;  // last-used first
   std::vector<Bucket> buckets;        // in order of completion in the backward pass
   int shards = 1;                     // slices per bucket
-  std::int64_t elements = 0;          // of this rank, without padding
-  std::int64_t padded = 0;            // sum over buckets
-  std::int64_t owned() const { return padded / shards; }
+  int parts = 1;              // of equal size per bucket: as many as shards, or the sum of their weights
+  int most_parts = 1;         // of the largest slice
+  std::int64_t elements = 0;  // of this rank, without padding
+  std::int64_t padded = 0;    // sum over buckets
+  // Elements of the largest slice: what every rank makes its buffers for.
+  std::int64_t slice(const Bucket& b) const { return slice(b.elements); }
+  std::int64_t slice(std::int64_t bucket_elements) const { return bucket_elements / parts * most_parts; }
+  std::int64_t owned() const { return slice(padded); }
 };
 
 // The stage's parameters. ZeRO-3 and parameter offload: one bucket per unit (decoder layer, or module where the stack

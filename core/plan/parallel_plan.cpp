@@ -25,6 +25,7 @@ constexpr auto kPlanKeys = [](auto& io, auto& p) {
   io.optional("shard_degree", p.shard_degree, kCount);
   io.optional("micro_batch", p.micro_batch, kDegree);
   io.optional("replica_microbatches", p.replica_microbatches, kDegree);
+  io.optional("shard_weights", p.shard_weights, between(1, kMaxShardWeight));
   io.optional("recompute", p.recompute.kind, kRecomputeNames);
   io.optional("recompute_layers", p.recompute.layers, between(-1, kMaxDegree));
   io.optional("optimizer_offload", p.optimizer_offload, between(0, 1));
@@ -120,6 +121,21 @@ double share_of_most(const ParallelPlan& plan, const TrainingSpec& training, int
   if (plan.replica_microbatches.empty()) return 1;
   const double filling = static_cast<double>(plan.pp - 1) / plan.vp;
   return (microbatches_of(plan, training, dp) + filling) / (microbatches(plan, training) + filling);
+}
+
+int shard_of(const ParallelPlan& plan, const RankCoord& at) {
+  return (at.dp * plan.cp + at.cp) % plan.shards();
+}
+
+std::vector<int> shard_weights_of(const ParallelPlan& plan) {
+  return plan.shard_weights.empty() ? std::vector<int>(static_cast<std::size_t>(plan.shards()), 1)
+                                    : plan.shard_weights;
+}
+
+double share_of_largest(const ParallelPlan& plan, const RankCoord& at) {
+  if (plan.shard_weights.empty()) return 1;
+  const int mine = plan.shard_weights[static_cast<std::size_t>(shard_of(plan, at))];
+  return static_cast<double>(mine) / std::ranges::max(plan.shard_weights);
 }
 
 void to_json(nlohmann::json& j, const ParallelPlan& p) { write_object(j, p, kPlanKeys); }

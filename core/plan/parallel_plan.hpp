@@ -33,6 +33,7 @@ inline constexpr int kMaxDegree = 1 << 20;
 inline constexpr int kMaxWorld = 1 << 24;
 inline constexpr int kMaxChunks = 65535;  // pp * vp
 inline constexpr int kMaxLayers = 65535;
+inline constexpr int kMaxShardWeight = 64;
 
 // Activations that are thrown away in the forward pass and computed again in the backward pass.
 // selective: the attention core. full: whole layers, of which only the input is kept; `layers` of each chunk,
@@ -61,6 +62,9 @@ struct ParallelPlan {
   // Micro-batches of each of the dp replicas in a step, where they differ; empty = equally many. For machines of which a part
   // is slower, and for batches that dp does not divide.
   std::vector<int> replica_microbatches;
+  // How much of every bucket each of the shards() ranks of a shard group owns and updates, beside the others: 2-2-1 is two
+  // fifths, two fifths and one fifth. Empty = equal shares. For ranks of which some are slower.
+  std::vector<int> shard_weights;
   Recompute recompute;
   double optimizer_offload = 0.0;  // share of the optimizer state and update that lives on the host, 0..1
   bool parameter_offload = false;  // parameters rest on the host and are fetched per layer
@@ -104,6 +108,7 @@ struct ParallelPlan {
 //   tpo                           TP communication overlapped
 //   ax-A-B-C-D                    axes onto ranks, innermost first; absent = ax-tp-cp-dp-pp
 //   gaN-N-..., gaNxR-...          micro-batches (gradient accumulation) of each replica, NxR = R replicas of N; absent = even
+//   swN-N-..., swNxR-...          shard weights: what each rank of a shard group owns beside the others; absent = equal
 //   LN-N-..., LNxR-...            layers of each chunk in model order, NxR = R chunks of N; absent = even split
 // clang-format on
 std::string plan_key(const ParallelPlan&);
@@ -132,6 +137,13 @@ int microbatches(const ParallelPlan&, const TrainingSpec&);
 int microbatches_of(const ParallelPlan&, const TrainingSpec&, int dp);
 // How long it computes as a share of the replica with the most, the time included in which a pipeline fills and empties.
 double share_of_most(const ParallelPlan&, const TrainingSpec&, int dp);
+
+// Which slice of every bucket a rank owns; 0 where nothing is sharded.
+int shard_of(const ParallelPlan&, const RankCoord&);
+// The weights of shards(), where they are equal as well.
+std::vector<int> shard_weights_of(const ParallelPlan&);
+// How much a rank owns as a share of the rank that owns the most.
+double share_of_largest(const ParallelPlan&, const RankCoord&);
 
 // Contradictions inside the plan and against the model and batch (not against a cluster's size or a stack).
 std::vector<Problem> validate(const ParallelPlan&, const ModelSpec&, const TrainingSpec&);

@@ -215,6 +215,14 @@ class KeyParser {
         return void(plan_.replica_microbatches = std::move(*counts));
       return wrong(original, "micro-batches of each replica such as ga9x7-5");
     }
+    if (letters == "sw") {
+      if (!once("sw", original)) return;
+      auto weights = parse_list(rest, kMaxDegree, std::int64_t{kMaxDegree} * kMaxShardWeight);
+      if (weights && std::ranges::min(*weights) >= 1 && std::ranges::max(*weights) <= kMaxShardWeight)
+        return void(plan_.shard_weights = std::move(*weights));
+      return wrong(original,
+                   fmt::format("weights of the shards from 1 to {}, such as sw2x7-1", kMaxShardWeight));
+    }
     unknown(original, letters, rest);
   }
 
@@ -240,9 +248,9 @@ class KeyParser {
   }
 
   void unknown(std::string_view original, const std::string& letters, const std::string& rest) {
-    std::vector<std::string> words, prefixes{"full", "oo", "b", "ax", "L", "ga"};
+    std::vector<std::string> words, prefixes{"full", "oo", "b", "ax", "L", "ga", "sw"};
     for (const auto& w : kWords) words.emplace_back(w.word);
-    for (const auto& n : kNumbers) prefixes.insert(prefixes.end() - 6, std::string(n.letters));
+    for (const auto& n : kNumbers) prefixes.insert(prefixes.end() - 7, std::string(n.letters));
     std::string near = rest.empty() ? closest(letters, words) : "";
     if (near.empty() && !letters.empty())
       if (const auto prefix = closest(letters, prefixes); !prefix.empty()) near = prefix + rest;
@@ -320,6 +328,7 @@ std::string plan_key(const ParallelPlan& p) {
   part(p.overlap_tp, "tpo");
   part(p.axis_order != ParallelPlan{}.axis_order, "ax-" + order_text(p.axis_order));
   part(!p.replica_microbatches.empty(), "ga" + list_text(p.replica_microbatches));
+  part(!p.shard_weights.empty(), "sw" + list_text(p.shard_weights));
   part(!p.chunks.empty(), cut_text(layer_counts(p.chunks)));
   return key;
 }

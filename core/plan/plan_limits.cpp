@@ -298,6 +298,9 @@ class LimitParser {
                      "how many micro-batches each replica has is stated in a plan key (--plan dp8.ga9x7-5); "
                      "the search has "
                      "replicas that are alike"},
+          {"sw", "shard_weights",
+           "what each shard has is stated in a plan key (--plan dp8.z1.sw2x7-1); the search has shards that "
+           "are alike"},
           {"L", "chunk_layers",
            "layers of each chunk are stated in a plan key (--plan pp4.L7-9-9-7); split=even or "
            "split=balanced is "

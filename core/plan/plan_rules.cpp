@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <type_traits>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace sextant {
 namespace {
@@ -182,6 +184,26 @@ void uneven_replicas(Rules& r, const ParallelPlan& p, const TrainingSpec& t) {
             "numbers that differ", "without them all replicas have equally many");
 }
 
+void uneven_shards(Rules& r, const ParallelPlan& p) {
+  const std::vector<int>& weights = p.shard_weights;
+  r.require(p.shards() > 1, "shard_weights", fmt::format("{}", fmt::join(weights, "-")),
+            "none where nothing is sharded",
+            "ZeRO stage 1, 2 or 3 over two replicas or more shards the optimizer's state");
+  if (!r.clean()) return;
+  r.require(static_cast<int>(weights.size()) == p.shards(), "shard_weights", weights.size(),
+            [&] { return fmt::format("one number for each of the {} shards", p.shards()); });
+  int common = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    r.require(weights[i] >= 1 && weights[i] <= kMaxShardWeight, Entry{"shard_weights", i}, weights[i],
+              [&] { return fmt::format("from 1 to {}", kMaxShardWeight); });
+    common = std::gcd(common, weights[i]);
+  }
+  r.require(common == 1, "shard_weights", fmt::format("{}", fmt::join(weights, "-")),
+            [&] { return fmt::format("numbers without the common divisor {}", common); });
+  r.require(std::ranges::min(weights) < std::ranges::max(weights), "shard_weights", weights.front(),
+            "numbers that differ", "without them all shards are equal");
+}
+
 void model_and_batch(Rules& r, const ParallelPlan& p, const ModelSpec& m, const TrainingSpec& t) {
   r.divides(p.tp, "tp", m.n_heads, "n_heads");
   // With more TP ranks than key/value heads each head is held by several ranks.
@@ -204,6 +226,7 @@ void model_and_batch(Rules& r, const ParallelPlan& p, const ModelSpec& m, const 
     uneven_replicas(r, p, t);
     if (!r.clean()) return;
   }
+  if (!p.shard_weights.empty()) uneven_shards(r, p);
   const int m_batches = microbatches(p, t);
   if (p.schedule == PipelineSchedule::interleaved && m_batches > 0)
     r.require(m_batches >= p.pp, "pp", p.pp,

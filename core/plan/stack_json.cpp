@@ -40,6 +40,7 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("axis_orders", c.axis_orders, kAxisNames);
   io.optional("usual_end_layers", c.usual_end_layers, at_least(0));
   io.optional("uneven_microbatches", c.uneven_microbatches);
+  io.optional("uneven_shards", c.uneven_shards);
   io.optional("shard_degree", c.shard_degree);
   io.optional("replicas_divide_hidden", c.replicas_divide_hidden);
   io.optional("context_parallel_shards", c.context_parallel_shards);

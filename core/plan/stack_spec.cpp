@@ -201,6 +201,7 @@ void refuses_state(Asked& s, const ParallelPlan& p, const ModelSpec& m, const Tr
   s.cannot(!p.replica_microbatches.empty() && !can.uneven_microbatches,
            "gives every replica equally many micro-batches",
            "leave out ga: micro_batch * dp then divides the batch");
+  s.cannot(!p.shard_weights.empty() && !can.uneven_shards, "shards the state equally", "leave out sw");
   s.cannot(
       pp && !can_cut(can.uneven_stages, p, m), [&] { return cut_refusal(can.uneven_stages, p, m).reason; },
       [&] { return cut_refusal(can.uneven_stages, p, m).instead; });

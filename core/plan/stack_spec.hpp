@@ -41,6 +41,7 @@ struct StackCapabilities {
   // Where nobody states a cut embedding and LM head count as so many layers each (cut_with_ends); 0: chunks are equal.
   int usual_end_layers = 0;
   bool uneven_microbatches = false;  // replicas may have unequally many in a step
+  bool uneven_shards = false;        // ranks of a shard group may own and update unequal parts of the state
   int interleaved_from_pp = 2;       // stages that the interleaved schedule needs at least
   InterleavedCount interleaved_microbatches = InterleavedCount::multiples_of_pp;
   bool shard_degree = false;            // hybrid sharding: 1 < shard_degree < replicas

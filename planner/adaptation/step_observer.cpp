@@ -62,7 +62,7 @@ StepView StepObserver::view(int rank, const std::vector<Span>& spans) const {
   for (const OpId op : own_[static_cast<std::size_t>(at.pp)])
     if (!left_out(graph_.plan, graph_.ops[op], at.dp)) {
       measured += took(op);
-      sound += sound_[op].v;
+      sound += sound_[op].v * work_share(graph_.plan, graph_.ops[op], at);
     }
   seen.compute[static_cast<std::size_t>(rank)] = sound > 0 ? measured / sound : 1;
   for (const std::size_t e : collectives_of_[static_cast<std::size_t>(rank)])

@@ -114,7 +114,7 @@ std::string cause_of(TimeCategory category, const Job& job, const ParallelPlan& 
     case TimeCategory::offload:
       return "copies from and to the host";
     case TimeCategory::bubble: {
-      const std::string stages = stages_text(other, job.training);
+      std::string stages = stages_text(other, job.training);
       if (best.pp == 1) return stages;
       const std::string before = stages_text(best, job.training);
       return stages == before ? "" : stages + " instead of " + before;

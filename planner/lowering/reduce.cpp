@@ -145,7 +145,7 @@ BufferId StageLowering::tied_buffer() const {
 
 std::int64_t StageLowering::tied_elements() const {
   const Bucket& b = bucket(tied_bucket_);
-  return context_.ring_gradients() ? b.slice(layout_.shards) : layout_.parameters[b.first].elements;
+  return context_.ring_gradients() ? layout_.slice(b) : layout_.parameters[b.first].elements;
 }
 
 void StageLowering::reduce_tied(OpId reduced) {
@@ -191,7 +191,7 @@ void StageLowering::sum_norms(int b, Reduction& r) {
 // Adds the reduced slice to that of the micro-batches before; its place in the ring is free behind that.
 void StageLowering::accumulate(int b, Reduction& r) {
   const auto index = static_cast<std::size_t>(b);
-  const std::int64_t slice = bucket(b).slice(layout_.shards);
+  const std::int64_t slice = layout_.slice(bucket(b));
   emit_reduction(r, OpRole::grad_accumulate,
                  emitter_.work(StateWork{StateKind::accumulate, slice, context_.training.parameter,
                                          context_.training.gradient, false}));
@@ -211,7 +211,7 @@ void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, b
   const bool overlaps = overlaps_reduction(), ring = context_.ring_gradients();
   const bool behind_collective = b == tied_bucket_ && !ring;  // which is on this lane
   const auto index = static_cast<std::size_t>(b);
-  const std::int64_t slice = bucket(b).slice(layout_.shards);
+  const std::int64_t slice = layout_.slice(bucket(b));
   const StageLinks& links = context_.links.of(stage_);
   Reduction r;
   r.gradient = ring ? gradient_ring_[static_cast<std::size_t>(ring_slot_[index])] : gradient_[index];
@@ -248,7 +248,7 @@ void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, b
 // launching thread waits for, and with it all compute that it has yet to launch.
 OpId StageLowering::sum_on_host(int b, OpId ready, std::uint32_t microbatch, BufferId reduced) {
   const auto index = static_cast<std::size_t>(b);
-  const std::int64_t slice = bucket(b).slice(layout_.shards);
+  const std::int64_t slice = layout_.slice(bucket(b));
   const std::int64_t bytes = slice * size_bytes(context_.training.gradient);
   const bool first = !accumulated_[index];
   Op op;
@@ -286,7 +286,7 @@ void StageLowering::finish_bucket(int b, OpId ready) {
   const BufferId owned = on_host_lane                ? host_gradient_[index]
                          : context_.ring_gradients() ? accumulator_[index]
                                                      : gradient_[index];
-  const std::int64_t slice = bucket(b).slice(layout_.shards);
+  const std::int64_t slice = layout_.slice(bucket(b));
   Op op;
   op.stage = static_cast<std::uint16_t>(stage_);
   op.bucket = static_cast<std::uint16_t>(b);

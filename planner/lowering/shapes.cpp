@@ -33,7 +33,7 @@ std::int64_t Context::ring_bytes(const ParameterLayout& layout) const {
     const auto places = static_cast<std::int64_t>(unit_ring_count());
     bytes += places * largest * static_cast<std::int64_t>(state.parameter);
     if (plan.parameter_offload && layout.shards > 1)
-      bytes += places * (largest / layout.shards * fetched_bytes(training, stack.rules));
+      bytes += places * (layout.slice(largest) * fetched_bytes(training, stack.rules));
   }
   if (ring_gradients()) {
     bytes += static_cast<std::int64_t>(gradient_ring_count()) * of_gradients(largest_in_ring);
@@ -46,7 +46,7 @@ std::int64_t Context::update_workspace(const ParameterLayout& layout) const {
   if (state.update <= 0) return 0;
   std::int64_t updated = 0, others = 0;
   for (const Bucket& b : layout.buckets) {
-    const std::int64_t slice = b.slice(layout.shards);
+    const std::int64_t slice = layout.slice(b);
     updated += slice - host_share(plan.optimizer_offload, slice);
     others += b.elements - slice;
   }

@@ -140,10 +140,9 @@ void StageLowering::fetch(std::size_t index) {
   BufferId from = shard_[static_cast<std::size_t>(b)];
   // What waits for its gather is as it was copied.
   const std::int64_t staged_bytes =
-      bucket(b).slice(layout_.shards) *
-      (sharded && context_.plan.parameter_offload
-           ? std::int64_t{fetched_bytes(context_.training, context_.stack.rules)}
-           : static_cast<std::int64_t>(context_.state.parameter));
+      layout_.slice(bucket(b)) * (sharded && context_.plan.parameter_offload
+                                      ? std::int64_t{fetched_bytes(context_.training, context_.stack.rules)}
+                                      : static_cast<std::int64_t>(context_.state.parameter));
   OpId last = kNoOp;
   if (context_.plan.parameter_offload) {
     op.role = OpRole::copy_in;

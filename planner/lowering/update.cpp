@@ -65,21 +65,23 @@ void StageLowering::number_works() {
   const GroupShape& shard = context_.links.of(stage_).shard;
   const bool scatter = layout_.shards > 1;
   for (const Bucket& b : layout_.buckets) {
+    const std::int64_t sent =
+        layout_.slice(b) * layout_.shards;  // unequal slices go round at the pace of the largest
     remaining_.push_back(contributions(static_cast<int>(remaining_.size())));
     reduce_work_.push_back(context_.plan.replicas() == 1
                                ? WorkId{0}
                                : emitter_.work(CollectiveWork{
                                      scatter ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce,
-                                     Bytes(b.elements * size_bytes(training.reduction)), shard}));
+                                     Bytes(sent * size_bytes(training.reduction)), shard}));
     gather_work_.push_back(
         scatter ? emitter_.work(CollectiveWork{CollectiveKind::all_gather,
-                                               Bytes(b.elements * size_bytes(training.parameter)), shard})
+                                               Bytes(sent * size_bytes(training.parameter)), shard})
                 : WorkId{0});
-    copy_work_.push_back(context_.plan.parameter_offload
-                             ? emitter_.work(CopyWork{Bytes(b.slice(layout_.shards) *
-                                                            fetched_bytes(training, context_.stack.rules)),
-                                                      CopyDirection::host_to_device})
-                             : WorkId{0});
+    copy_work_.push_back(
+        context_.plan.parameter_offload
+            ? emitter_.work(CopyWork{Bytes(layout_.slice(b) * fetched_bytes(training, context_.stack.rules)),
+                                     CopyDirection::host_to_device})
+            : WorkId{0});
   }
 }
 
@@ -98,7 +100,7 @@ void StageLowering::make_state(std::size_t bucket) {
   const auto bytes = [](double x) { return static_cast<std::int64_t>(std::llround(x)); };
   const bool ring = context_.ring_parameters(), ring_gradient = context_.ring_gradients();
   const BufferKind rest = context_.plan.parameter_offload ? BufferKind::host : BufferKind::parameter;
-  const std::int64_t slice = b.slice(layout_.shards), host = on_host(slice);
+  const std::int64_t slice = layout_.slice(b), host = on_host(slice);
   const auto state = [&](BufferKind kind, Use use, std::int64_t size) {
     return emitter_.state(kind, stage_, size, use, bucket);
   };
@@ -128,7 +130,7 @@ void StageLowering::make_unit_ring(std::int64_t largest) {
     if (context_.plan.parameter_offload && layout_.shards > 1)
       staging_.push_back(
           emitter_.buffer(BufferKind::communication, stage_,
-                          largest / layout_.shards * fetched_bytes(context_.training, context_.stack.rules),
+                          layout_.slice(largest) * fetched_bytes(context_.training, context_.stack.rules),
                           {.resident = true}));
   }
 }
@@ -160,9 +162,9 @@ void StageLowering::make_buffers() {
   if (context_.ring_parameters()) make_unit_ring(largest);
   if (context_.ring_gradients()) make_gradient_ring(largest_in_ring);
   if (context_.sums_on_host() && context_.microbatches > 1)
-    landing_ = emitter_.buffer(BufferKind::host, stage_,
-                               largest / layout_.shards * size_bytes(context_.training.gradient),
-                               {.resident = true});
+    landing_ =
+        emitter_.buffer(BufferKind::host, stage_,
+                        layout_.slice(largest) * size_bytes(context_.training.gradient), {.resident = true});
   if (context_.sp())
     for (BufferId& slot : regathered_)
       slot = emitter_.buffer(BufferKind::communication, stage_, context_.activation.gathered,
@@ -187,7 +189,7 @@ void StageLowering::make_buffers() {
 void StageLowering::update(int first, int last) {
   std::int64_t device = 0, host = 0;
   for (int b = first; b < last; ++b) {
-    const std::int64_t slice = bucket(b).slice(layout_.shards);
+    const std::int64_t slice = layout_.slice(bucket(b));
     host += on_host(slice);
     device += slice - on_host(slice);
   }
@@ -215,7 +217,7 @@ void StageLowering::update_on_device(int first, int last, std::int64_t elements)
   updated_ = emitter_.hold(emitter_.emit(op));
   for (int i = first; i < last; ++i) {
     const auto b = static_cast<std::size_t>(i);
-    const std::int64_t slice = bucket(i).slice(layout_.shards), own = slice - on_host(slice);
+    const std::int64_t slice = layout_.slice(bucket(i)), own = slice - on_host(slice);
     emitter_.read(context_.ring_gradients() ? accumulator_[b] : gradient_[b], Use::gradient, 0,
                   bytes_of_gradient(own));
     emitter_.read(optimizer_[b], Use::optimizer);
@@ -233,7 +235,7 @@ void StageLowering::update_on_device(int first, int last, std::int64_t elements)
   updated_ = emitter_.emit(op, {updated_});
   for (int i = first; i < last; ++i) {
     const auto b = static_cast<std::size_t>(i);
-    const std::int64_t slice = bucket(i).slice(layout_.shards);
+    const std::int64_t slice = layout_.slice(bucket(i));
     emitter_.read(optimizer_[b], Use::optimizer);
     emitter_.write(shard_[b], Use::parameter, 0, (slice - on_host(slice)) * parameter);
   }
@@ -250,7 +252,7 @@ void StageLowering::update_on_host(int first, int last, std::int64_t elements) {
   const auto touch = [&](const Touched& by) {
     for (int i = first; i < last; ++i) {
       const auto b = static_cast<std::size_t>(i);
-      const std::int64_t slice = bucket(i).slice(layout_.shards);
+      const std::int64_t slice = layout_.slice(bucket(i));
       if (by.updates) emitter_.read(host_gradient_[b], Use::gradient);
       emitter_.read(host_optimizer_[b], Use::optimizer);
       if (by.updates) emitter_.write(host_optimizer_[b], Use::optimizer);
@@ -286,7 +288,7 @@ OpId StageLowering::gather_whole(int b, OpId behind, OpId behind_host) {
   const OpId id = emitter_.emit(op, {overlaps ? behind : kNoOp, behind_host});
   const auto parameter = static_cast<std::int64_t>(context_.state.parameter);
   emitter_.read(parameter_[static_cast<std::size_t>(b)], Use::parameter, 0,
-                bucket(b).slice(layout_.shards) * parameter);
+                layout_.slice(bucket(b)) * parameter);
   emitter_.write(parameter_[static_cast<std::size_t>(b)], Use::parameter);
   if (overlaps) gathered_[static_cast<std::size_t>(b)] = emitter_.hold(id);
   return id;

@@ -83,23 +83,40 @@ PlanMemory plan_memory(const Job& job, const ParallelPlan& plan) {
           words(name(static_cast<BufferKind>(largest)))};
 }
 
-std::vector<double> stage_compute_factors(const Job& job, const ParallelPlan& plan) {
-  const auto& defects = job.cluster.defects;
-  if (std::none_of(defects.begin(), defects.end(), [](const Defect& d) { return d.compute_factor < 1; }))
-    return {};
+namespace {
+// By stage, the largest factor of its ranks where each does `share(its place)` of what the graph says.
+template <class Share>
+std::vector<double> slowest_of_stages(const Job& job, const ParallelPlan& plan, const Share& share) {
   const RankGrid grid(plan);
   std::vector<double> factors(static_cast<std::size_t>(plan.pp), 1.0);
   for (int rank = 0; rank < plan.world(); ++rank) {
     const RankCoord at = grid.coord(rank);
     double& factor = factors[static_cast<std::size_t>(at.pp)];
-    factor = std::max(factor, share_of_most(plan, job.training, at.dp) / job.topology.compute_factor(rank));
+    factor = std::max(factor, share(at) / job.topology.compute_factor(rank));
   }
   return factors;
+}
+
+bool has_slower_device(const Job& job) {
+  return std::ranges::any_of(job.cluster.defects, [](const Defect& d) { return d.compute_factor < 1; });
+}
+}  // namespace
+
+std::vector<double> stage_compute_factors(const Job& job, const ParallelPlan& plan) {
+  if (!has_slower_device(job)) return {};
+  return slowest_of_stages(job, plan,
+                           [&](const RankCoord& at) { return share_of_most(plan, job.training, at.dp); });
+}
+
+std::vector<double> stage_update_factors(const Job& job, const ParallelPlan& plan) {
+  if (!has_slower_device(job) || (plan.replica_microbatches.empty() && plan.shard_weights.empty())) return {};
+  return slowest_of_stages(job, plan, [&](const RankCoord& at) { return share_of_largest(plan, at); });
 }
 
 SimulateOptions simulate_options(const Job& job, const ParallelPlan& plan) {
   SimulateOptions options = with_interference(job.stack.kernels);
   options.stage_compute_factor = stage_compute_factors(job, plan);
+  options.stage_update_factor = stage_update_factors(job, plan);
   if (job.residual)
     options.time_scale = std::exp(
         job.residual->log_factor(layout_point(job.model, job.training, plan, job.cluster.device.generation)) -

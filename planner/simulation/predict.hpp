@@ -84,6 +84,9 @@ SimulateOptions simulate_options(const Job&, const ParallelPlan&);
 // By stage, how many times as long compute takes as on a whole GPU: that of its slowest, whose share of the most micro-batches
 // is its factor where replicas have unequally many; exchanges are those of the replica with the most. Empty when none is slower.
 std::vector<double> stage_compute_factors(const Job&, const ParallelPlan&);
+// The same of updates: that of its slowest, whose share of the largest slice is its factor where shards are unequal. Empty where
+// they are those on compute.
+std::vector<double> stage_update_factors(const Job&, const ParallelPlan&);
 
 // Why the layout is not possible for model, batch (both valid) or stack; memory is not looked at.
 std::optional<Rejection> unlawful(const Job&, const ParallelPlan&);

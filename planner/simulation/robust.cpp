@@ -54,10 +54,12 @@ RobustStep robust_step(const Job& job, const ParallelPlan& plan, const JitterSpe
     SimulateOptions now = base;
     now.stage_compute_factor.resize(static_cast<std::size_t>(plan.pp), 1.0);
     // The slowest of n equal ranks: its quantile is u^(1/n).
-    for (double& factor : now.stage_compute_factor) {
+    for (std::size_t stage = 0; stage < now.stage_compute_factor.size(); ++stage) {
       const double u = std::pow(uniform.next(), 1.0 / ranks);
-      if (jitter.compute_sigma > 0)
-        factor *= lognormal(normal_quantile(std::min(u, 1.0 - 1e-16)), jitter.compute_sigma);
+      if (jitter.compute_sigma <= 0) continue;
+      const double slower = lognormal(normal_quantile(std::min(u, 1.0 - 1e-16)), jitter.compute_sigma);
+      now.stage_compute_factor[stage] *= slower;
+      if (!now.stage_update_factor.empty()) now.stage_update_factor[stage] *= slower;
     }
     const double z = normal_quantile(uniform.next());
     std::vector<OpCost> costs = steady;

@@ -27,10 +27,11 @@ Slowing slowing_under_overlap(LaneId lane, const SimulateOptions& o) {
   }
 }
 
-// What a stage's compute factor lengthens.
-bool is_scaled(const Work& work) {
+// What a stage's factors lengthen.
+bool computes(const Work& work) { return std::holds_alternative<BlockWork>(work); }
+bool updates(const Work& work) {
   const auto* state = std::get_if<StateWork>(&work);
-  return std::holds_alternative<BlockWork>(work) || (state && state->kind == StateKind::update);
+  return state && state->kind == StateKind::update;
 }
 
 // What a pass reads of a graph.
@@ -51,13 +52,15 @@ std::size_t price_index(const Steps& g, WorkId id) {
 void price_runs(const Steps& g, std::span<const OpCost> by_work, double time_scale,
                 SimulateScratch& scratch) {
   scratch.price.resize(g.works.size() + g.runs.size());
-  scratch.scaled.resize(scratch.price.size());
+  scratch.computed.resize(scratch.price.size());
+  scratch.updated.resize(scratch.price.size());
   for (std::size_t w = 0; w < g.works.size(); ++w) {
     scratch.price[w] = by_work[w].duration.v * time_scale;
-    scratch.scaled[w] = is_scaled(g.works[w]) ? scratch.price[w] : 0.0;
+    scratch.computed[w] = computes(g.works[w]) ? scratch.price[w] : 0.0;
+    scratch.updated[w] = updates(g.works[w]) ? scratch.price[w] : 0.0;
   }
   for (std::size_t r = 0; r < g.runs.size(); ++r)
-    for (auto* list : {&scratch.price, &scratch.scaled})
+    for (auto* list : {&scratch.price, &scratch.computed, &scratch.updated})
       (*list)[g.works.size() + r] =
           (*list)[price_index(g, g.runs[r].before)] + (*list)[price_index(g, g.runs[r].last)];
 }
@@ -159,11 +162,14 @@ double makespan_of(const Steps& g, std::span<const OpCost> by_work, const Simula
   scratch.lane_free.resize(g.lanes);
   price_runs(g, by_work, options.time_scale, scratch);
   const std::vector<double>& factor = options.stage_compute_factor;
+  const std::vector<double>& on_updates =
+      options.stage_update_factor.empty() ? factor : options.stage_update_factor;
   const double* price = scratch.price.data();
   const auto cost_of = [&](std::size_t, const TimedOp& op) { return price[price_index(g, op.work)]; };
-  const auto scaled_cost_of = [&](std::size_t i, const TimedOp& op) {
-    return cost_of(i, op) +
-           (factor[op.lanes[0] / kLaneKinds] - 1.0) * scratch.scaled[price_index(g, op.work)];
+  const auto scaled_cost_of = [&](std::size_t, const TimedOp& op) {
+    const std::size_t stage = op.lanes[0] / kLaneKinds, work = price_index(g, op.work);
+    return price[work] + (factor[stage] - 1.0) * scratch.computed[work] +
+           (on_updates[stage] - 1.0) * scratch.updated[work];
   };
   const double makespan =
       factor.empty() ? sweep<true>(g, scratch, cost_of) : sweep<true>(g, scratch, scaled_cost_of);

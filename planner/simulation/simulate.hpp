@@ -27,6 +27,8 @@ struct SimulateOptions {
   double compute_slows_copy = 0.0;
   // Factors on compute per stage (stragglers, slower devices); empty = 1.
   std::vector<double> stage_compute_factor = {};
+  std::vector<double> stage_update_factor =
+      {};                   // on updates, where theirs is another one; empty = as compute
   double time_scale = 1.0;  // factor on every duration (what a calibration learned of the layout)
 };
 
@@ -43,9 +45,10 @@ struct SimulateScratch {
   std::vector<double> begin, end, duration;  // by op
   std::vector<std::uint32_t> next, newest;   // the order of each lane's ops; the newest of each lane
   std::vector<double> lane_free;
-  std::vector<double> price, scaled;  // by work, then by run; the part of it that a stage's factor lengthens
-  std::vector<double> alone;          // the share of it that interference does
-  std::vector<TimedOp> ops;           // of a graph that is not folded
+  // By work, then by run; the parts of it that a stage's factors on compute and on updates lengthen.
+  std::vector<double> price, computed, updated;
+  std::vector<double> alone;  // the share of it that interference does
+  std::vector<TimedOp> ops;   // of a graph that is not folded
   std::vector<OpId> deps;
 };
 Seconds simulated_step(const ExecutionGraph&, std::span<const OpCost> by_work, const SimulateOptions&,

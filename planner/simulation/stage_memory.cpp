@@ -33,7 +33,7 @@ void add_resident(const Context& c, int stage, RunningBytes::ByKind& base, std::
   std::int64_t largest = 0;
   for (const Bucket& bucket : layout.buckets) {
     largest = std::max(largest, bucket.elements);
-    const std::int64_t slice = bucket.slice(layout.shards);
+    const std::int64_t slice = layout.slice(bucket);
     const std::int64_t on_host = rounded(c.plan.optimizer_offload * static_cast<double>(slice));
     if (c.ring_parameters())
       add(c.plan.parameter_offload ? BufferKind::host : BufferKind::parameter, slice * parameter);
@@ -54,7 +54,7 @@ void add_resident(const Context& c, int stage, RunningBytes::ByKind& base, std::
                 static_cast<double>(layout.parameters[static_cast<std::size_t>(apart)].elements)));
   add(BufferKind::communication, c.ring_bytes(layout));
   if (c.sums_on_host() && c.microbatches > 1)
-    add(BufferKind::host, largest / layout.shards * size_bytes(c.training.gradient));
+    add(BufferKind::host, layout.slice(largest) * size_bytes(c.training.gradient));
   update = c.update_workspace(layout);
   if (c.sp()) add(BufferKind::communication, 2 * c.activation.gathered);
   add(BufferKind::workspace, c.activation.transient);

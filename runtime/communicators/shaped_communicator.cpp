@@ -78,13 +78,14 @@ class ShapedCommunicator final : public Communicator {
   void reduce_scatter(const void* in, void* out, std::span<const std::int64_t> counts, Dtype dtype,
                       Reduction reduction, NativeStream stream) override {
     check_reduce_scatter(in, out, counts, dtype, rank(), size());
-    ring(size() - 1, around(sum_of(counts) * size_bytes(dtype)), stream,
+    ring(size() - 1, around(size() * std::ranges::max(counts) * size_bytes(dtype)), stream,
          [&] { inner_->reduce_scatter(in, out, counts, dtype, reduction, stream); });
   }
   void all_gather(const void* in, void* out, std::span<const std::int64_t> bytes,
                   NativeStream stream) override {
     check_all_gather(in, out, bytes, rank(), size());
-    ring(size() - 1, around(sum_of(bytes)), stream, [&] { inner_->all_gather(in, out, bytes, stream); });
+    ring(size() - 1, around(size() * std::ranges::max(bytes)), stream,
+         [&] { inner_->all_gather(in, out, bytes, stream); });
   }
   void broadcast(void* data, std::int64_t bytes, int root, NativeStream stream) override {
     ring(size() - 1, Bytes(bytes), stream, [&] { inner_->broadcast(data, bytes, root, stream); });
@@ -123,7 +124,7 @@ class ShapedCommunicator final : public Communicator {
  private:
   int self() const { return world_rank_of_[static_cast<std::size_t>(rank())]; }
 
-  // Each slice travels to all ranks but one.
+  // Each slice travels to all ranks but one, one step after the other: of unequal ones the largest is the pace of each.
   Bytes around(std::int64_t bytes) const { return Bytes(bytes * (size() - 1) / size()); }
 
   enum class Link : std::uint8_t { of_rank, network };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "core/base/error.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
@@ -15,11 +16,12 @@ RankState::RankState(const ExecutionGraph& graph, const Arena& arena, const Stac
       device_(arena.device()),
       layout_(parameter_layout(graph.model, graph.plan, rules, at.pp)),
       parameter_(graph.training.parameter),
-      accumulator_(accumulator_of(graph.training.parameter)) {
+      accumulator_(accumulator_of(graph.training.parameter)),
+      weights_(shard_weights_of(graph.plan)),
+      shard_(shard_of(graph.plan, at)),
+      parts_before_(std::accumulate(weights_.begin(), weights_.begin() + shard_, 0)) {
   const ParallelPlan& plan = graph.plan;
-  const int index = at.dp * plan.cp + at.cp;
-  shard_ = index % layout_.shards;
-  replica_ = index / layout_.shards;
+  replica_ = (at.dp * plan.cp + at.cp) / layout_.shards;
   tp_rank_ = at.tp;
   const LocalShape local = local_shape(graph.model, plan.tp, rules.vocab_multiple);
   for (Parameter p : layout_.parameters) {
@@ -62,16 +64,22 @@ RankState::RankState(const ExecutionGraph& graph, const Arena& arena, const Stac
   }
 }
 
+std::vector<std::int64_t> RankState::slices(std::size_t b) const {
+  std::vector<std::int64_t> all;
+  for (const int weight : weights_) all.push_back(part(b) * weight);
+  return all;
+}
+
 TensorView RankState::owned_parameter(std::size_t b) const {
   const Home& home = homes_[b];
   std::byte* data = home.parameter ? home.parameter : home.host_parameter;
-  if (home.parameter_whole) data += shard_ * slice(b) * size_bytes(parameter_);
+  if (home.parameter_whole) data += slice_begin(b) * size_bytes(parameter_);
   return row(data, parameter_, slice(b));
 }
 
 TensorView RankState::owned_gradient(std::size_t b) const {
   std::byte* data = homes_[b].gradient;
-  if (homes_[b].gradient_whole) data += shard_ * slice(b) * size_bytes(accumulator_);
+  if (homes_[b].gradient_whole) data += slice_begin(b) * size_bytes(accumulator_);
   return row(data, accumulator_, slice(b));
 }
 
@@ -117,7 +125,7 @@ AdamwArgs RankState::adamw(std::size_t b, bool host) const {
 }
 
 void RankState::for_each_piece(std::size_t b, const std::function<void(std::size_t, ElementRange)>& f) const {
-  const std::int64_t first = shard_ * slice(b), last = first + slice(b);
+  const std::int64_t first = slice_begin(b), last = first + slice(b);
   for (std::uint32_t i = bucket(b).first; i < bucket(b).first + bucket(b).count; ++i) {
     const Parameter& p = layout_.parameters[i];
     const ElementRange range{std::max(p.offset, first) - first,
@@ -194,7 +202,7 @@ void RankState::make_weights(const WeightSource::Recipe& recipe, const KernelTab
   };
   for (const bool on_host : {false, true})  // the device first: what it is asked for runs on
     for (std::size_t b = 0; b < homes_.size(); ++b) {
-      const std::int64_t mine = shard_ * slice(b);
+      const std::int64_t mine = slice_begin(b);
       const bool resting_on_host = !homes_[b].parameter;
       if (resting_on_host == on_host) {
         if (homes_[b].parameter_whole && homes_[b].parameter)
@@ -229,7 +237,7 @@ void RankState::read_weights(const WeightSource& weights, const KernelTable& ker
     }
     std::fill(filled, values.end(), 0.0);
     const TensorView whole(values.data(), Dtype::fp64, 1, bucket(b).elements);
-    const TensorView owned = whole.column_range(shard_ * slice(b), slice(b));
+    const TensorView owned = whole.column_range(slice_begin(b), slice(b));
     // What is whole on the device in both formats crosses the host's link once.
     const bool narrowed = !device_.unified() && parameter_ != accumulator_ && homes_[b].parameter &&
                           slice(b) == bucket(b).elements && on_host(b) == 0;

@@ -32,10 +32,12 @@ class RankState {
   const ModelSpec& model() const { return graph_.model; }
   const ParameterLayout& layout() const { return layout_; }
   const Bucket& bucket(std::size_t b) const { return layout_.buckets[b]; }
-  std::int64_t slice(std::size_t b) const { return bucket(b).slice(layout_.shards); }
+  // Elements of the owned slice, of the bucket before it, and of every shard's slice.
+  std::int64_t slice(std::size_t b) const { return part(b) * weights_[static_cast<std::size_t>(shard_)]; }
+  std::int64_t slice_begin(std::size_t b) const { return part(b) * parts_before_; }
+  std::vector<std::int64_t> slices(std::size_t b) const;
   std::int64_t on_host(std::size_t b) const { return host_share(graph_.plan.optimizer_offload, slice(b)); }
   std::int64_t on_device(std::size_t b) const { return slice(b) - on_host(b); }
-  int shard() const { return shard_; }  // which slice of every bucket is this rank's
   Dtype parameter_dtype() const { return parameter_; }
   Dtype accumulator() const { return accumulator_; }
 
@@ -58,7 +60,7 @@ class RankState {
   const ModelSlice& slice_of(std::size_t parameter) const { return slices_[parameter]; }
   // The first element of an owned range in its slice.
   std::int64_t begin_in_slice(std::size_t b, std::size_t parameter, ElementRange range) const {
-    return shard_ * slice(b) + range.begin - layout_.parameters[parameter].offset;
+    return slice_begin(b) + range.begin - layout_.parameters[parameter].offset;
   }
   // Of all ranks that hold this piece, exactly one stores it; replicas share the work.
   bool stores(std::size_t b, std::size_t parameter) const;
@@ -82,12 +84,14 @@ class RankState {
   void make_weights(const WeightSource::Recipe&, const KernelTable&, StreamId);
   bool is_copy(const Parameter&) const;  // of the embedding, for a tied head on another stage
   TensorView row(std::byte* data, Dtype dtype, std::int64_t n) const { return {data, dtype, 1, n}; }
+  std::int64_t part(std::size_t b) const { return bucket(b).elements / layout_.parts; }
 
   const ExecutionGraph& graph_;
   Device& device_;
   ParameterLayout layout_;
   Dtype parameter_, accumulator_;
-  int shard_ = 0, replica_ = 0, tp_rank_ = 0;
+  std::vector<int> weights_;  // by shard: its parts of every bucket
+  int shard_ = 0, parts_before_ = 0, replica_ = 0, tp_rank_ = 0;
   std::vector<Home> homes_;                          // by bucket
   std::vector<ModelSlice> slices_;                   // by parameter
   std::vector<std::vector<ElementRange>> decay_[2];  // [host][bucket], from the part's first element

@@ -123,10 +123,12 @@ RankOptions rank_options(const TrainingRun& run, Communicator& world, RunShared&
   options.executor.watchdog = shared.watchdog.get();
   options.executor.timer = run.record ? run.timer : nullptr;
   if (run.emulated)
-    options.executor.least_time = [&run, rank = static_cast<std::size_t>(world.rank())](OpId id) {
+    options.executor.least_time = [&run, rank = static_cast<std::size_t>(world.rank()),
+                                   at = RankGrid(run.graph.plan).coord(world.rank())](OpId id) {
       const Op& op = run.graph.ops[id];
-      return computes_alone(op) ? run.expected[op.work] * (1 / run.emulated->compute[rank].load())
-                                : Seconds(0);
+      if (!computes_alone(op)) return Seconds(0);
+      const Seconds all = run.expected[op.work] * work_share(run.graph.plan, op, at);
+      return all * (1 / run.emulated->compute[rank].load());
     };
   options.executor.on_failure = [&world](const std::string& what) { world.abort(what); };
   return options;

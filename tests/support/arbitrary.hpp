@@ -55,6 +55,8 @@ inline ParallelPlan plan() {
     std::swap(p.axis_order[i], p.axis_order[static_cast<std::size_t>(upto(0, static_cast<int>(i)))]);
   if (*rc::gen::arbitrary<bool>())
     for (int d = 0; d < p.dp; ++d) p.replica_microbatches.push_back(upto(1, 3));
+  if (*rc::gen::arbitrary<bool>())
+    for (int d = upto(1, 8); d > 0; --d) p.shard_weights.push_back(upto(1, kMaxShardWeight));
   for (int c = upto(0, 12), first = 0; c > 0; --c) {
     const int count = upto(0, 3);
     p.chunks.push_back({first, count});

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <numeric>
 #include <set>
 
 #include "planner/answers/balance_replicas.hpp"
+#include "planner/answers/balance_shards.hpp"
 #include "planner/answers/goodput.hpp"
 #include "planner/answers/shortlist.hpp"
 #include "planner/answers/sub_cluster.hpp"
@@ -135,12 +137,17 @@ std::vector<Forecast> LayoutSearch::plans(const ClusterSpec& all, const std::ato
     if (abandoned) break;
     const Planning planning(question(used), presets_);
     const Question& q = planning.question();
+    const auto add = [&](const ParallelPlan& plan) {
+      for (const auto& p : {std::optional(plan), with_balanced_shards(planning.job(), plan)}) {
+        if (!p) continue;
+        const Layout layout = layout_on(*p, used, all);
+        found.push_back({layout, step(layout, all)});
+        if (!best || found.back().step < *best) best = found.back().step;
+      }
+    };
     if (const auto balanced = best_balanced(planning.job(), unlike);
-        balanced && (!best || balanced->prediction.step < *best)) {
-      const Layout layout = layout_on(balanced->plan, used, all);
-      found.push_back({layout, step(layout, all)});
-      best = found.back().step;
-    }
+        balanced && (!best || balanced->prediction.step < *best))
+      add(balanced->plan);
     SearchOptions options;
     options.top = 1;
     options.threads = threads_;
@@ -153,9 +160,7 @@ std::vector<Forecast> LayoutSearch::plans(const ClusterSpec& all, const std::ato
     const ParallelPlan plan = runs_here_
                                   ? report.ranked.front().plan
                                   : recommend(planning.job(), q.limits, report, basis_, options).plan.plan;
-    const Layout layout = layout_on(plan, used, all);
-    found.push_back({layout, step(layout, all)});
-    if (!best || found.back().step < *best) best = found.back().step;
+    add(plan);
   }
   std::ranges::stable_sort(found, {}, [](const Forecast& f) { return f.step.v; });
   return found;
@@ -189,7 +194,9 @@ Seconds LayoutSearch::step(const Layout& layout, const ClusterSpec& cluster) con
 Seconds LayoutSearch::move(const Layout& to, const ClusterSpec& cluster) const {
   const Bytes state = checkpoint_size(asked_.model, asked_.training, asked_.stack).total();
   const ParallelPlan& p = to.plan;
-  const double share = 1.0 / (p.tp * p.pp * p.shards());
+  const std::vector<int> weights = shard_weights_of(p);
+  const double share = static_cast<double>(std::ranges::max(weights)) /
+                       std::accumulate(weights.begin(), weights.end(), 0) / (p.tp * p.pp);
   const int nodes = cluster.nodes;
   const BytesPerSecond link = nodes > 1
                                   ? cluster.fabric.bandwidth * (cluster.fabric.efficiency / cluster.node.gpus)

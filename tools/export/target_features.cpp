@@ -90,6 +90,9 @@ void check_degrees(Findings& f, const TargetFeatures& t) {
         {set_field("sequence_parallel true", [](ParallelPlan& q) { q.sequence_parallel = true; })});
   f.add(!p.replica_microbatches.empty() && !t.can.uneven_microbatches, "replica_microbatches", "unequal",
         "every replica takes equally many micro-batches", equal_replicas(p, f.file.training.global_batch));
+  f.add(!p.shard_weights.empty() && !t.can.uneven_shards, "shard_weights", "unequal",
+        "every rank of a shard group owns equally much",
+        {set_field("equal shards", [](ParallelPlan& q) { q.shard_weights.clear(); })});
   std::vector<PlanChange> orders;
   for (const AxisOrder& o : t.axis_orders)
     orders.push_back(set_field("axis_order " + order_text(o), [o](ParallelPlan& q) { q.axis_order = o; }));

@@ -9,6 +9,7 @@
 
 #include "core/base/words.hpp"
 #include "core/plan/plan_key.hpp"
+#include "tools/inputs/planning.hpp"
 #include "tools/output/layout_table.hpp"
 #include "tools/terminal/table.hpp"
 
@@ -56,6 +57,7 @@ std::string layout_words(const ParallelPlan& p) {
   out += fmt::format(" MBS{}", p.micro_batch);
   if (const std::vector<int>& counts = p.replica_microbatches; !counts.empty())
     out += fmt::format(" x {} to {}", std::ranges::min(counts), std::ranges::max(counts));
+  if (!p.shard_weights.empty()) out += ", unequal shards";
   return out;
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/base/words.hpp"
+#include "tools/inputs/planning.hpp"
 #include "tools/output/recommendation_text.hpp"
 #include "tools/report/charts.hpp"
 #include "tools/report/quantity_text.hpp"

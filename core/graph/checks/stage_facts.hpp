@@ -63,7 +63,7 @@ struct StageFacts {
     return std::span(layout.parameters).subspan(bucket(b).first, bucket(b).count);
   }
   std::optional<std::size_t> bucket_of_gradient(BufferId) const;
-  std::int64_t slice(std::size_t b) const { return bucket(b).slice(layout.shards); }
+  std::int64_t slice(std::size_t b) const { return layout.slice(bucket(b)); }
   std::int64_t host(std::size_t b) const { return host_share(graph.plan.optimizer_offload, slice(b)); }
   std::string bucket_name(std::size_t b) const { return fmt::format("stage {} bucket {}", stage, b); }
 

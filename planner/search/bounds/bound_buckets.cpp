@@ -30,7 +30,7 @@ std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan
     for (const Bucket& bucket : layout.buckets) {
       const Parameter& first = layout.parameters[bucket.first];
       const Parameter& last = layout.parameters[bucket.first + bucket.count - 1];
-      BucketSize size{bucket.elements, bucket.slice(layout.shards), 0};
+      BucketSize size{bucket.elements, layout.slice(bucket), 0};
       for (std::uint32_t k = bucket.first; k < bucket.first + bucket.count; ++k)
         if (gradient_writer(layout.parameters[k].kind) == BlockKind::norm)
           size.norms += layout.parameters[k].elements;

@@ -92,8 +92,8 @@ void StepLauncher::state_collective(const Op& op, OpId id, StreamId stream) {
     case OpRole::param_gather: {
       const Range from = find(op, OperandUse::parameter, Access::read),
                   to = find(op, OperandUse::parameter, Access::write);
-      const std::int64_t slice = state_.slice(b) * size_bytes(parameter);
-      const auto bytes = even(slice * group->size(), group->size());
+      auto bytes = state_.slices(b);
+      for (std::int64_t& slice : bytes) slice *= size_bytes(parameter);
       // Of a bucket that stands whole, the rank's own slice; of what is fetched, the range itself.
       std::byte* own = fetches_parameters(graph_.plan, rules_)
                            ? from.data
@@ -104,8 +104,8 @@ void StepLauncher::state_collective(const Op& op, OpId id, StreamId stream) {
       const Range whole = find(op, OperandUse::gradient, Access::read);
       const std::int64_t n = state_.bucket(b).elements;
       if (state_.layout().shards == 1) return sum(TensorView(whole.data, gradient, 1, n));
-      const auto counts = even(n, group->size());
-      std::byte* own = whole.data + state_.shard() * state_.slice(b) * size_bytes(gradient);
+      const auto counts = state_.slices(b);
+      std::byte* own = whole.data + state_.slice_begin(b) * size_bytes(gradient);
       return device_.launch(stream, [=](NativeStream s) {
         group->reduce_scatter(whole.data, own, counts, gradient, Reduction::sum, s);
       });
@@ -113,7 +113,7 @@ void StepLauncher::state_collective(const Op& op, OpId id, StreamId stream) {
     case OpRole::grad_replica_reduce: {
       const Range first =
           find(op, OperandUse::gradient, Access::read);  // the bucket's beginning stands for a slice
-      return sum(TensorView(first.data + state_.shard() * state_.slice(b) * size_bytes(gradient), gradient, 1,
+      return sum(TensorView(first.data + state_.slice_begin(b) * size_bytes(gradient), gradient, 1,
                             state_.slice(b)));
     }
     case OpRole::tied_reduce: {

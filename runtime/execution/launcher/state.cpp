@@ -38,8 +38,7 @@ void StepLauncher::accumulate(const Op& op, StreamId stream) {
   const auto b = static_cast<std::size_t>(op.bucket);
   const Dtype dtype = state_.accumulator();
   const Range ring = find(op, OperandUse::gradient, Access::read);
-  const TensorView from(ring.data + state_.shard() * state_.slice(b) * size_bytes(dtype), dtype, 1,
-                        state_.slice(b));
+  const TensorView from(ring.data + state_.slice_begin(b) * size_bytes(dtype), dtype, 1, state_.slice(b));
   const TensorView to = state_.owned_gradient(b);
   const bool first = !find(op, OperandUse::optimizer, Access::read);  // replaces what the last step left
   run(stream, [this, from, to, first](const BlockContext& c) {

@@ -93,7 +93,8 @@ TEST(PlanLimits, ProblemsNameWhatIsWrong) {
                                     {"zb", "schedule=zb"}})
     EXPECT_NE(problem_of(part).find(std::string("written ") + field), std::string::npos) << problem_of(part);
   EXPECT_EQ(problem_of("faster").find("written"), std::string::npos);
-  for (const char* list : {"ga=9", "L=8", "replica_microbatches=9", "chunk_layers=8"}) {
+  for (const char* list :
+       {"ga=9", "L=8", "sw=2", "replica_microbatches=9", "chunk_layers=8", "shard_weights=2"}) {
     EXPECT_NE(problem_of(list).find("in a plan key"), std::string::npos) << problem_of(list);
     EXPECT_EQ(problem_of(list).find("did you mean"), std::string::npos) << problem_of(list);
   }

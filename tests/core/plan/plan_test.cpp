@@ -8,6 +8,7 @@
 #include "core/plan/plan_key.hpp"
 #include "tests/core/plan/refusal.hpp"
 #include "tests/support/arbitrary.hpp"
+#include "tests/support/specs.hpp"
 
 namespace sextant {
 namespace {
@@ -91,6 +92,34 @@ TEST(PlanKey, ReplicasMayHaveUnequallyManyMicrobatches) {
   EXPECT_EQ(plan_key(p), "tp1.pp1.vp1.cp1.dp8.z1.mbs1.ga9x7-5");
   for (const char* wrong : {"ga", "ga-", "ga3-", "gax2", "ga9x0", "ga9999999x999999"})
     EXPECT_NE(message_of(std::string("dp8.") + wrong), "accepted") << wrong;
+}
+
+TEST(PlanKey, ShardsMayBeUnequal) {
+  const ParallelPlan p = parse_plan_key("cp2.dp4.z1.sd4.sw2x3-1");
+  EXPECT_EQ(p.shard_weights, (std::vector<int>{2, 2, 2, 1}));
+  EXPECT_EQ(plan_key(p), "tp1.pp1.vp1.cp2.dp4.z1.mbs1.sd4.sw2x3-1");
+  EXPECT_EQ(shard_of(p, {.cp = 1, .dp = 3}), 3);
+  EXPECT_EQ(shard_of(p, {.cp = 0, .dp = 2}), 0) << "the second group";
+  EXPECT_EQ(share_of_largest(p, {.cp = 1, .dp = 1}), 0.5);
+  EXPECT_EQ(share_of_largest(p, {.cp = 0, .dp = 1}), 1);
+  for (const char* wrong : {"sw", "sw-", "sw3-", "swx2", "sw9x0", "sw65-1", "sw2-1.sw2-1"})
+    EXPECT_NE(message_of(std::string("dp2.z1.") + wrong), "accepted") << wrong;
+}
+
+TEST(PlanRules, ShardWeightsAreOneForEachShardAndDiffer) {
+  const auto wrong = [&](const char* key) {
+    const auto problems = validate(parse_plan_key(key), testing::tiny_model(4), testing::tiny_training(8));
+    return problems.empty() ? std::string("lawful") : to_string(problems.front());
+  };
+  EXPECT_EQ(wrong("dp4.z1.sw2x3-1"), "lawful");
+  EXPECT_EQ(wrong("dp4.z3.sd2.sw2-1"), "lawful");
+  for (const auto& [key, reason] : {std::pair{"dp4.z0.sw2x3-1", "none where nothing is sharded"},
+                                    {"dp4.z3.sd1.sw2x3-1", "none where nothing is sharded"},
+                                    {"dp4.z1.sw2-1", "one number for each of the 4 shards"},
+                                    {"dp4.z3.sd2.sw2x3-1", "one number for each of the 2 shards"},
+                                    {"dp4.z1.sw1x4", "numbers that differ"},
+                                    {"dp4.z1.sw4x3-2", "numbers without the common divisor 2"}})
+    EXPECT_NE(wrong(key).find(reason), std::string::npos) << wrong(key);
 }
 
 TEST(PlanKey, WhatIsNoPartOfALayoutIsToldWhereToSay) {

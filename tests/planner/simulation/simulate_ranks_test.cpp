@@ -214,6 +214,33 @@ TEST(SimulateRanks, FewerMicrobatchesMakeUpForASlowReplica) {
   }
 }
 
+// A rank half as fast that owns half as much is done with its update with the others.
+TEST(SimulateRanks, ASmallerSliceMakesUpForASlowRank) {
+  for (const char* key : {"dp4.z1.mbs1", "pp2.dp4.z1.mbs1", "dp4.z2.mbs1", "cp2.dp2.z1.mbs1"}) {
+    const auto even = lower_tiny(key, 4, 12);
+    const auto uneven = lower_tiny((std::string(key) + ".sw2x3-1").c_str(), 4, 12);
+    // Updates alone take time.
+    const auto costs = [](const ExecutionGraph& g) {
+      std::vector<OpCost> all(g.works.size());
+      for (std::size_t w = 0; w < g.works.size(); ++w)
+        if (const auto* state = std::get_if<StateWork>(&g.works[w]);
+            state && state->kind == StateKind::update)
+          all[w].duration = Seconds(static_cast<double>(state->elements));
+      return all;
+    };
+    const RankGrid grid(even.plan);
+    std::vector<double> factor;
+    for (int rank = 0; rank < even.plan.world(); ++rank)
+      factor.push_back(shard_of(even.plan, grid.coord(rank)) == 3 ? 2 : 1);
+    const double slow = simulate_ranks(even, costs(even), factor).makespan.v,
+                 sound = simulate(even, costs(even)).makespan().v,
+                 balanced = simulate_ranks(uneven, costs(uneven), factor).makespan.v;
+    EXPECT_NEAR(slow / sound, 2, 1e-9) << key << ", control";
+    EXPECT_NEAR(balanced / sound, 8.0 / 7, 0.01) << key;  // two sevenths each in place of a quarter
+    EXPECT_NEAR(simulate(uneven, costs(uneven)).makespan().v, balanced, 1e-9 * balanced) << key;
+  }
+}
+
 TEST(SimulateRanks, WantsAFactorForEachRank) {
   const auto g = small("dp4.z1.mbs1");
   EXPECT_ANY_THROW(simulate_ranks(g, price(g, HashedCost{}), std::vector<double>{1.0, 1.0}));

@@ -186,7 +186,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "dp4.z3.mbs1.nopg", "dp4.z3.sd2.mbs1.full", "cp2.dp2.z1.mbs1", "tp2.cp2.mbs1",
                       "cp2.mbs1.full", "tp2.cp2.mbs1.full", "tp2.cp2.mbs1.nosp", "cp2.pp2.mbs1.zb",
                       "tp2.cp4.mbs1.ao2", "dp2.z1.mbs1.oo50", "dp2.z3.mbs1.oo100.po", "mbs1.po", "mbs1.ao2",
-                      "pp2.mbs1.ao2.hz2", "pp2.mbs1.ao3.full1", "pp4.mbs1.L1-2-3-2", "pp2.mbs1.L0-8"));
+                      "pp2.mbs1.ao2.hz2", "pp2.mbs1.ao3.full1", "pp4.mbs1.L1-2-3-2", "pp2.mbs1.L0-8",
+                      "dp4.z1.mbs1.sw2-2-2-1", "dp2.z3.mbs1.oo50.po.sw1-3", "pp2.dp2.z2.mbs1.sw3-2"));
 
 // The copies are the peak where they are more than the passes take, and add nothing where they are less.
 TEST(StageMemory, TheUpdateIsThePeakWhereItIsTheFullest) {

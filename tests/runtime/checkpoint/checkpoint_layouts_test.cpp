@@ -21,12 +21,14 @@ constexpr const char* kLayouts[] = {
     "dp4.z1.mbs1.b4K",
     "tp2.sp.pp2.mbs1.dp2.z1.b4K",
     "dp2.z3.mbs1.po.oo60",
+    "dp2.z1.mbs2.b4K.sw3-1",
 #ifdef SEXTANT_LATTICE  // every pair of them
     "tp4.sp.mbs2",
     "pp4.mbs2",
     "tp2.sp.cp2.mbs1.dp2.z1",
     "pp2.mbs1.zb.dp2.z2.b4K",
     "dp4.z3.sd2.mbs1",
+    "dp4.z3.sd2.mbs1.oo50.sw1-2",
     "tp2.sp.pp2.vp2.mbs1.dp2.z1.b4K.full1",
     "dp2.z0.mbs1.oo30",
 #endif
@@ -85,7 +87,7 @@ TEST_P(Layouts, AnyOtherLayoutLoadsItToTheBit) {
 INSTANTIATE_TEST_SUITE_P(Checkpoint, Layouts, ::testing::ValuesIn(kLayouts), [](const auto& p) {
   std::string name = p.param;
   for (char& c : name)
-    if (c == '.') c = '_';
+    if (c == '.' || c == '-') c = '_';
   return name;
 });
 

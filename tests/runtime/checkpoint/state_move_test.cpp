@@ -10,9 +10,14 @@
 namespace sextant::testing {
 namespace {
 
-constexpr const char* kLayouts[] = {
-    "mbs8",        "dp4.z1.mbs1.b4K",    "dp4.z0.mbs2", "dp4.z3.sd2.mbs1", "tp2.sp.pp2.mbs1.dp2.z1.b4K",
-    "dp3.z0.mbs1", "dp2.z3.mbs1.po.oo60"};
+constexpr const char* kLayouts[] = {"mbs8",
+                                    "dp4.z1.mbs1.b4K",
+                                    "dp4.z0.mbs2",
+                                    "dp4.z3.sd2.mbs1",
+                                    "tp2.sp.pp2.mbs1.dp2.z1.b4K",
+                                    "dp3.z0.mbs1",
+                                    "dp2.z3.mbs1.po.oo60",
+                                    "dp4.z1.mbs1.b4K.sw3-3-3-1"};
 
 // Trains `n` steps in all, and pauses there with its state in `carried`.
 void go_and_pause(CheckpointTrial& trial, CarriedState& carried, std::int64_t n) {
@@ -54,9 +59,35 @@ TEST_P(StateMoves, AnyOtherLayoutGoesOnFromIt) {
 INSTANTIATE_TEST_SUITE_P(Memory, StateMoves, ::testing::ValuesIn(kLayouts), [](const auto& p) {
   std::string name = p.param;
   for (char& c : name)
-    if (c == '.') c = '_';
+    if (c == '.' || c == '-') c = '_';
   return name;
 });
+
+// What ranks hold of the state is as their weights say, in every bucket, and together once all of it.
+TEST(UnequalShards, EachRankHoldsItsWeight) {
+  const auto held = [](const char* key) {
+    CheckpointTrial trial(key);
+    CarriedState carried;
+    go_and_pause(trial, carried, 2);
+    EXPECT_EQ(trial.error, "") << key;
+    std::vector<std::int64_t> bytes;
+    for (const auto& rank : carried.ranks) bytes.push_back(rank->bytes());
+    return bytes;
+  };
+  const auto equal = held("dp4.z1.mbs1.b4K");
+  for (const char* key :
+       {"dp4.z1.mbs1.b4K.sw3-3-2-1", "dp4.z2.mbs1.b4K.sw3-3-2-1", "dp4.z3.mbs1.oo50.sw3-3-2-1"}) {
+    const auto bytes = held(key);
+    ASSERT_EQ(bytes.size(), 4U) << key;
+    EXPECT_EQ(bytes[0], 3 * bytes[3]) << key;
+    EXPECT_EQ(bytes[1], 3 * bytes[3]) << key;
+    EXPECT_EQ(bytes[2], 2 * bytes[3]) << key;
+    EXPECT_NEAR(static_cast<double>(bytes[3]), 4 * static_cast<double>(equal[0]) / 9,
+                0.1 * static_cast<double>(equal[0]))
+        << key;
+  }
+  EXPECT_EQ(equal[0], equal[3]) << "control";
+}
 
 // Messages of several parts, whole rows and halves of rows, to and from each rank at once.
 TEST(StateMove, LargeMessagesTravelInParts) {

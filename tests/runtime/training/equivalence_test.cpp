@@ -151,26 +151,53 @@ INSTANTIATE_TEST_SUITE_P(
     Layouts, SameBits,
     ::testing::Values(
         // One micro-batch: every ZeRO stage adds the same numbers in the same order.
-        Family{
-            "dp2.z0.mbs4",
-            {"dp2.z1.mbs4", "dp2.z2.mbs4", "dp2.z3.mbs4", "dp2.z3.mbs4.b4K", "dp2.z1.mbs4.b4K.nogr",
-             "dp2.z1.mbs4.nopg", "dp2.z2.mbs4.b1K.nogr.nopg", "dp2.z0.mbs4.b4K", "dp2.z1.mbs4.oo50",
-             "dp2.z3.mbs4.oo100", "dp2.z3.mbs4.po", "dp2.z1.mbs4.ao2", "dp2.z1.mbs4.sel", "dp2.z2.mbs4.full",
-             "dp2.z3.mbs4.full2", "dp2.z3.mbs4.full.po.oo60", "pp2.dp2.z1.mbs4", "pp4.dp2.z2.mbs4.full"}},
+        Family{"dp2.z0.mbs4",
+               {"dp2.z1.mbs4",
+                "dp2.z2.mbs4",
+                "dp2.z3.mbs4",
+                "dp2.z3.mbs4.b4K",
+                "dp2.z1.mbs4.b4K.nogr",
+                "dp2.z1.mbs4.nopg",
+                "dp2.z2.mbs4.b1K.nogr.nopg",
+                "dp2.z0.mbs4.b4K",
+                "dp2.z1.mbs4.oo50",
+                "dp2.z3.mbs4.oo100",
+                "dp2.z3.mbs4.po",
+                "dp2.z1.mbs4.ao2",
+                "dp2.z1.mbs4.sel",
+                "dp2.z2.mbs4.full",
+                "dp2.z3.mbs4.full2",
+                "dp2.z3.mbs4.full.po.oo60",
+                "pp2.dp2.z1.mbs4",
+                "pp4.dp2.z2.mbs4.full",
+                "dp2.z1.mbs4.sw2-1",
+                "dp2.z2.mbs4.b4K.sw1-3",
+                "dp2.z3.mbs4.sw5-2",
+                "dp2.z3.mbs4.full.po.oo60.sw3-2",
+                "dp2.z1.mbs4.oo50.sw1-2",
+                "dp2.z3.mbs4.oo100.sw2-1",
+                "dp2.z1.mbs4.b1K.nogr.nopg.sw64-1",
+                "pp2.dp2.z1.mbs4.sw1-2"}},
         Family{"dp4.z0.mbs2",
                {"dp4.z1.mbs2.b4K", "dp4.z2.mbs2", "dp4.z3.mbs2.full", "dp4.z3.mbs2.sd1", "dp4.z1.mbs2.sd2",
-                "dp4.z3.mbs2.sd2.b4K"}},
+                "dp4.z3.mbs2.sd2.b4K", "dp4.z1.mbs2.b4K.sw4x3-1", "dp4.z3.mbs2.sw1-2-3-4",
+                "dp4.z1.mbs2.sd2.sw1-3"}},
         // Shards of 1, 2, 4 or all 8 replicas, whose group runs over cp and dp.
         Family{"dp8.z1.mbs1",
                {"dp8.z0.mbs1", "dp8.z1.mbs1.sd2", "dp8.z2.mbs1.sd4.b4K", "dp8.z3.mbs1.sd2.full",
-                "dp8.z3.mbs1.sd4", "pp2.dp8.z1.mbs1.sd4"}},
-        Family{"cp2.dp4.z1.mbs2", {"cp2.dp4.z3.mbs2.sd2", "cp2.dp4.z2.mbs2.sd4.b4K", "tp1.cp2.dp4.z0.mbs2"}},
+                "dp8.z3.mbs1.sd4", "pp2.dp8.z1.mbs1.sd4", "dp8.z2.mbs1.sd4.b4K.sw4-3-2-1",
+                "dp8.z1.mbs1.sw2x7-1"}},
+        Family{"cp2.dp4.z1.mbs2",
+               {"cp2.dp4.z3.mbs2.sd2", "cp2.dp4.z2.mbs2.sd4.b4K", "tp1.cp2.dp4.z0.mbs2",
+                "cp2.dp4.z3.mbs2.sd2.sw1-2"}},
         // Several: ZeRO 2 and 3 reduce every one of them, which is another order of summation than to add them first.
         Family{
             "dp2.z1.mbs1",
             {"dp2.z0.mbs1", "pp2.dp2.z1.mbs1", "pp4.dp2.z1.mbs1", "pp2.vp2.dp2.z1.mbs1",
              "pp2.dp2.z1.mbs1.gpipe", "pp2.dp2.z1.mbs1.zb", "pp2.dp2.z1.mbs1.L1-3", "pp4.dp2.z0.mbs1.full"}},
-        Family{"dp2.z2.mbs1", {"dp2.z3.mbs1", "dp2.z3.mbs1.b4K.full", "pp2.dp2.z2.mbs1.sel.oo50"}},
+        Family{"dp2.z2.mbs1",
+               {"dp2.z3.mbs1", "dp2.z3.mbs1.b4K.full", "pp2.dp2.z2.mbs1.sel.oo50", "dp2.z2.mbs1.sw2-1",
+                "dp2.z3.mbs1.b4K.full.oo50.sw1-3"}},
         Family{"dp4.z2.mbs1.sd2", {"dp4.z2.mbs1", "dp4.z3.mbs1.sd2", "dp4.z3.mbs1.sd2.b4K.full.oo50"}},
         Family{
             "tp2.sp.mbs1.dp2.z0",
@@ -185,8 +212,14 @@ INSTANTIATE_TEST_SUITE_P(
         Family{"dp2.z0.mbs1",
                {"pp2.dp2.z0.mbs1", "dp2.z1.mbs1.b4K.oo50", "dp2.z1.mbs1.full.nogr", "pp2.dp2.z1.mbs1.L1-3"},
                true},
-        Family{"tp2.sp.mbs1.dp2.z1", {"tp2.sp.pp2.mbs1.dp2.z1", "tp2.sp.pp2.mbs1.dp2.z0.zb"}, true},
-        Family{"dp2.z2.mbs1", {"dp2.z3.mbs1", "dp2.z3.mbs1.b4K.full", "dp2.z2.mbs1.nogr.oo50"}, true},
+        Family{"tp2.sp.mbs1.dp2.z1",
+               {"tp2.sp.pp2.mbs1.dp2.z1", "tp2.sp.pp2.mbs1.dp2.z0.zb", "tp2.sp.pp2.mbs1.dp2.z1.sw3-1"},
+               true},
+        Family{
+            "dp2.z2.mbs1",
+            {"dp2.z3.mbs1", "dp2.z3.mbs1.b4K.full", "dp2.z2.mbs1.nogr.oo50", "dp2.z2.mbs1.nogr.oo50.sw2-1"},
+            true},
+        Family{"pp2.dp2.z2.mbs1", {"pp2.dp2.z2.mbs1.sw1-3", "pp2.dp2.z3.mbs1.sw5-3"}, true},
         Family{"tp2.sp.mbs4.dp2.z1", {"tp2.sp.mbs4.dp2.z3", "tp2.sp.mbs4.dp2.z2.sel"}, true},
         Family{
             "pp2.dp2.z0.mbs1", {"pp2.dp2.z1.mbs1.b4K", "pp4.dp2.z1.mbs1.zb", "pp2.vp2.dp2.z1.mbs1"}, true}));
@@ -300,7 +333,7 @@ TEST(UnequalReplicas, TrainTheSameModel) {
         "tp2.sp.dp2.z1.mbs1.ga3-5", "tp2.nosp.dp2.z0.mbs1.ga5-3", "pp2.dp2.z1.mbs1.ga6-2",
         "pp4.dp2.z0.mbs1.ga7-1", "pp2.vp2.dp2.z1.mbs1.ga6-2", "pp2.vp2.dp2.z1.mbs1.ga5-3",
         "pp2.dp2.z1.mbs1.gpipe.ga3-5", "pp2.dp2.z1.mbs1.zb.ga7-1", "tp2.sp.pp2.dp2.z1.mbs1.ga6-2",
-        "dp4.z1.sd2.mbs1.ga3-3-1-1"}) {
+        "dp4.z1.sd2.mbs1.ga3-3-1-1", "dp2.z1.mbs1.ga5-3.sw2-1"}) {
     const std::size_t tied = number++ % 2;
     const SmallRun& how = runs[tied];
     const ParallelPlan plan = parse_plan_key(key);

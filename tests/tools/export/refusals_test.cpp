@@ -142,6 +142,22 @@ TEST(ExportRefusals, TheNearestCanBeExported) {
   }
 }
 
+TEST(ExportRefusals, UnequalShardsHaveANearestThatIsEqual) {
+  const TempDir dir;
+  for (const auto& [target, key] : {std::pair{"megatron-lm", "dp8.z1.mbs1.full.sw2x7-1"},
+                                    {"torchtitan", "dp8.z3.mbs1.full.sw2x7-1"},
+                                    {"fsdp2", "dp8.z3.mbs1.full.sw2x7-1"}}) {
+    const std::string plan =
+        plan_file(dir, on("1x8xh100", "sextant", k1B), key, std::string(target) + ".json");
+    EXPECT_EQ(missing_fields(exported_json(target, plan, dir.path() / (std::string(target) + "no"))),
+              Words{"shard_weights"})
+        << target;
+    const auto equal = exported_json(target, plan, dir.path() / target, {"--nearest"});
+    ASSERT_TRUE(equal.contains("key")) << target << equal.dump(1);
+    EXPECT_EQ(equal.at("key").get<std::string>().find("sw"), std::string::npos) << equal.at("key");
+  }
+}
+
 // Replicas that do not divide the batch: fewer that do, or as many of smaller micro-batches.
 TEST(ExportRefusals, UnequalReplicasHaveANearestThatDividesTheBatch) {
   const TempDir dir;
