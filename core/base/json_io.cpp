@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/file_io.hpp"
+#include "core/base/shallow_json.hpp"
 
 namespace sextant {
 namespace {
@@ -101,7 +102,8 @@ void set_json_path(json& root, std::string_view path, std::string_view text) {
   const std::string_view size = text.substr(negative ? 1 : 0);
   const std::string written =
       size.starts_with('.') ? fmt::format("{}0{}", negative ? "-" : "", size) : std::string(text);
-  const json value = json::parse(written, nullptr, /*allow_exceptions=*/false);
+  const json value = is_shallow_json(written) ? json::parse(written, nullptr, /*allow_exceptions=*/false)
+                                              : json(json::value_t::discarded);
   *at = value.is_discarded() ? json(std::string(text)) : value;
 }
 

@@ -16,6 +16,7 @@
 #include "core/base/error.hpp"
 #include "core/base/file_descriptor.hpp"
 #include "core/base/mapped_range.hpp"
+#include "core/base/shallow_json.hpp"
 
 namespace sextant {
 namespace {
@@ -53,7 +54,11 @@ std::string printable_name(std::string_view bytes) {
 nlohmann::json parse_header(std::string_view text, const std::string& file) {
   std::vector<std::set<std::string>> open;
   std::string duplicate;
-  const auto watch = [&](int, nlohmann::json::parse_event_t event, nlohmann::json& value) {
+  const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
+    if (depth > static_cast<int>(kMostJsonLevels))
+      throw ConfigError(Problem{file, "header",
+                                fmt::format("nested more than {} levels deep", kMostJsonLevels),
+                                "a JSON object of tensors", "the file is damaged or not safetensors"});
     if (event == nlohmann::json::parse_event_t::object_start) open.emplace_back();
     if (event == nlohmann::json::parse_event_t::object_end) open.pop_back();
     if (event == nlohmann::json::parse_event_t::key && !open.back().insert(value.get<std::string>()).second)
@@ -226,13 +231,11 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : impl_(std::make_u
   if (size < 8)
     throw ConfigError(
         Problem{file, "size", fmt::format("{} bytes", size), "at least 8 bytes", "the file is truncated"});
-  impl_->mapping = MappedRange(d.get(), size, impl_->path);
-  if (!impl_->mapping) throw BackendError(system_error("cannot map", impl_->path));
-
+  std::array<unsigned char, 8> written{};
+  if (::pread(d.get(), written.data(), written.size(), 0) != static_cast<ssize_t>(written.size()))
+    throw BackendError(system_error("cannot read", impl_->path));
   std::uint64_t length = 0;  // little-endian by the format
-  for (int i = 7; i >= 0; --i)
-    length =
-        length << 8 | std::to_integer<std::uint64_t>(impl_->mapping.bytes()[static_cast<std::size_t>(i)]);
+  for (int i = 7; i >= 0; --i) length = length << 8 | written[static_cast<std::size_t>(i)];
   if (length > kLongestHeader)
     throw ConfigError(Problem{file, "header length", fmt::format("{} bytes", length),
                               fmt::format("at most {} bytes", kLongestHeader),
@@ -244,8 +247,10 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : impl_(std::make_u
   impl_->data_start = 8 + length;
   const std::uint64_t data_bytes = size - impl_->data_start;
 
-  const auto* text = reinterpret_cast<const char*>(impl_->mapping.bytes().data()) + 8;
-  const nlohmann::json header = parse_header({text, length}, file);
+  const MappedRange head(d.get(), impl_->data_start, impl_->path);
+  if (!head) throw BackendError(system_error("cannot map", impl_->path));
+  const nlohmann::json header =
+      parse_header({reinterpret_cast<const char*>(head.bytes().data()) + 8, length}, file);
   std::vector<Problem> problems;
   for (const auto& [key, entry] : header.items()) {
     if (key == "__metadata__") {
@@ -262,6 +267,9 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : impl_(std::make_u
   }
   if (problems.empty()) check_cover(file, impl_->tensors, data_bytes, problems);
   if (!problems.empty()) throw ConfigError(std::move(problems));
+  // Only now: a file with a hole at its end may be larger than the address space.
+  impl_->mapping = MappedRange(d.get(), size, impl_->path);
+  if (!impl_->mapping) throw BackendError(system_error("cannot map", impl_->path));
   for (const StoredTensor& t : impl_->tensors) impl_->by_name[t.name] = &t;
 }
 

@@ -348,6 +348,21 @@ void settle_precision(const RunRow& row, const FrameworkMap& map, ResolvedRun& r
   }
 }
 
+// What is wrong with the machine that a row states is said of the row: no option names it.
+ClusterOfRow stated_cluster(const RunRow& row, const FrameworkMap& map,
+                            const std::filesystem::path& preset_dir) {
+  try {
+    return cluster_of(row, map, preset_dir);
+  } catch (const ConfigError& e) {
+    std::vector<Problem> problems = e.problems();
+    for (Problem& p : problems) {
+      p.file = fmt::format("{}:{}", row.file, row.line);
+      if (p.key.empty()) p.key = "gpu";
+    }
+    throw ConfigError(std::move(problems));
+  }
+}
+
 }  // namespace
 
 ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::filesystem::path& preset_dir) {
@@ -356,7 +371,7 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   r.model = row.model;
   r.training = row.training;
   r.plan = plan_under(rule, row);
-  ClusterOfRow cluster = cluster_of(row, map, preset_dir);
+  ClusterOfRow cluster = stated_cluster(row, map, preset_dir);
   r.stack = map.presets.stack(rule.stack, preset_dir, cluster.spec.device.generation);
   r.training.stack = r.stack.name;
   note_stack(row, rule, map, r);

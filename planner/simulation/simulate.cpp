@@ -1,6 +1,7 @@
 #include "planner/simulation/simulate.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -174,7 +175,8 @@ double makespan_of(const Steps& g, std::span<const OpCost> by_work, const Simula
   const double makespan =
       factor.empty() ? sweep<true>(g, scratch, cost_of) : sweep<true>(g, scratch, scaled_cost_of);
   if (std::max({options.comm_slows_compute, options.compute_slows_comm, options.copy_slows_compute,
-                options.compute_slows_copy}) <= 0)
+                options.compute_slows_copy}) <= 0 ||
+      !std::isfinite(makespan))
     return makespan;
   share_alone(g, by_work, scratch);
   if (!interfere(g, options, scratch)) return makespan;

@@ -68,7 +68,7 @@ CollectiveRow stated_row(const CsvTable& table, const CsvRow& line, std::vector<
     const std::string& text = table.cell(line, column);
     if (text.empty()) return std::nullopt;
     const auto x = parse_decimal(text);
-    if (!x || *x < 0 || (positive && *x == 0))
+    if (!x || *x > kLargestNumber || (*x < kSmallestNumber && (positive || *x != 0)))
       problems.push_back({fmt::format("{}:{}", table.file, line.line), column, text,
                           positive ? "a number above 0, or nothing" : "a number of at least 0, or nothing",
                           ""});

@@ -39,6 +39,7 @@ CHALLENGE_BYTES = 4 + 32  # a magic number and a nonce
 TOLERANCE = 1e-4
 OVER_CHANGES = 1e-3  # hundreds of steps whose sums have had several orders
 WAIT_S = 120
+LATE_S = 15  # from the end of the run to where a process that is told of it has ended
 
 
 class Failure(Exception):
@@ -110,6 +111,20 @@ class Job:
 
     def kill(self, rank, how=signal.SIGKILL):
         self.processes[rank].send_signal(how)
+
+    def end_late(self):
+        """Ends those that came when the run was over: they wait ten minutes for others to begin with. Their exit code counts as 7."""
+        until = time.monotonic() + WAIT_S
+        while time.monotonic() < until and 0 not in [p.poll() for p in self.processes]:
+            time.sleep(0.1)
+        over = time.monotonic() + LATE_S
+        while time.monotonic() < over and None in [p.poll() for p in self.processes]:
+            time.sleep(0.1)
+        for rank, process in enumerate(self.processes):
+            if process.poll() is None and " to answer, for another " in self.text(rank):
+                process.kill()
+                process.wait()
+                process.returncode = 7
 
     def end(self):
         """Exit codes, by rank."""
@@ -457,6 +472,7 @@ def returns_at_random(trial, times, seed):
                 time.sleep(chance.choice((0, 0, 0.05, 0.5, 1)) * chance.random())
                 job.start_again(rank)
                 time.sleep(chance.random() * 2)
+            job.end_late()
             codes = job.end()
             # Who waits in the end is told that it is over; who came when all were about to end finds nobody.
             require(codes.count(0) >= 2 and all(code in (0, 7) for code in codes), f"codes {codes}: {job.all_text()}")

@@ -314,6 +314,12 @@ TEST(JsonIo, SetsAFieldByPath) {
     set_json_path(number, "x", text);
     EXPECT_EQ(number.at("x"), value);
   }
+  const std::string deep =
+      std::string(60'000, '[') + std::string(60'000, ']');  // as long as an argument may be
+  set_json_path(number, "x", deep);
+  EXPECT_TRUE(number.at("x").is_string()) << "copies of so deep a value would end the program";
+  set_json_path(number, "x", "[[[1]]]");
+  EXPECT_TRUE(number.at("x").is_array()) << "control";
   set_json_path(number, "x", ".x");
   EXPECT_EQ(number.at("x"), ".x");
   // What is absent is added; items of lists are found by their index.

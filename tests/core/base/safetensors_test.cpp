@@ -148,6 +148,20 @@ TEST_F(Safetensors, DamageIsNamed) {
                  "header, byte 5: found '?\"b\"}', expected a JSON object of tensors");
   expect_refused(one(R"({"dtype":"F32","shape":[1e999],"data_offsets":[0,8]})"), 8, "beyond all bounds");
   EXPECT_EQ(refusal("{\"a\":", 0).find("json.exception"), std::string::npos) << "in our words";
+  // Whoever prints or copies such a value calls itself once for each level.
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  expect_refused(one(R"({"dtype":"F32","shape":[2],"data_offsets":)" + deep + "}"), 8,
+                 "nested more than 200 levels deep");
+}
+
+// Larger than any address space: what is wrong with it is told without a byte of it mapped.
+TEST_F(Safetensors, AHoleOfManyTerabytesIsNamed) {
+  write(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8, 54);
+  ASSERT_EQ(open_error(), "");
+  std::error_code error;
+  std::filesystem::resize_file(path_, std::uintmax_t{8} << 40, error);
+  if (error) GTEST_SKIP() << "this file system has no files of 8 TiB";
+  EXPECT_NE(open_error().find("where the last tensor ends"), std::string::npos) << open_error();
 }
 
 TEST_F(Safetensors, LengthsThatLie) {

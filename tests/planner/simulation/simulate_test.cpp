@@ -119,6 +119,18 @@ TEST(Simulate, InterferenceLengthensOnlyWhatRunsBesideCollectives) {
             simulate(beside, price(beside, HashedCost{})).makespan());
 }
 
+// Operations that never end: the step is as long, and is found in finite time.
+TEST(Simulate, AnEndlessCollectiveMakesAnEndlessStep) {
+  SimulateOptions options;
+  options.comm_slows_compute = 0.5;
+  const auto g = lower_tiny("dp4.z1.mbs1.b1K");
+  auto costs = price(g, HashedCost{});
+  for (std::size_t w = 0; w < g.works.size(); ++w)
+    if (std::holds_alternative<CollectiveWork>(g.works[w])) costs[w].duration = Seconds(INFINITY);
+  SimulateScratch scratch;
+  EXPECT_EQ(simulated_step(g, costs, options, scratch).v, INFINITY);
+}
+
 TEST(Simulate, CopiesInterfereByAFactorOfTheirOwn) {
   const auto copies = lower_tiny("dp1.mbs1.ao4"), none = lower_tiny("dp1.mbs1");
   const auto step = [](const ExecutionGraph& g, const SimulateOptions& options) {

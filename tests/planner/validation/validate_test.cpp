@@ -271,6 +271,21 @@ TEST(FrameworkMap, StatedNetworkRateOfAnUnknownFabricCounts) {
   EXPECT_LT(*predict_run(r, map, options).step_s, at_25);
 }
 
+TEST(FrameworkMap, AMachineThatNobodyKnowsIsTheRowsOwnFault) {
+  const FrameworkMap map = load_framework_map(test::preset_dir());
+  RunRow r = llama_row();
+  r.file = "runs.csv";
+  r.line = 7;
+  r.gpu = "A10x-SXM4-80GB";
+  try {
+    resolve(r, map, test::preset_dir());
+    ADD_FAILURE() << "was taken";
+  } catch (const ConfigError& e) {
+    EXPECT_EQ(e.problems().front().file, "runs.csv:7") << e.what();
+    EXPECT_EQ(e.problems().front().key, "gpu") << e.what();
+  }
+}
+
 TEST(FrameworkMap, AssumedColumnsDoNotReplaceThePreset) {
   const FrameworkMap map = load_framework_map(test::preset_dir());
   RunRow r = llama_row();
