@@ -4,13 +4,14 @@
 # the loss on text that was held back, differs by more than 1 %. The rate is one at which the model learns calmly: at ten times as
 # much two seeds of bf16 alone end 7 % apart, and the formats as well.
 # Usage: fp8_loss.sh SEXTANT NEW_FOLDER [STEPS]   (300)
+command=$(readlink -f "${1:-}" || true) folder=$(realpath -m "${2:-.}") # of whoever calls: the next line goes to the root
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
-[[ $# -ge 2 && ! -e $2 ]] || fail "usage: fp8_loss.sh SEXTANT NEW_FOLDER [STEPS]"
-command=$(readlink -f "$1") steps=${3:-300}
+[[ $# -ge 2 && ! -e $folder ]] || fail "usage: fp8_loss.sh SEXTANT NEW_FOLDER [STEPS]"
+steps=${3:-300}
 texts=("/usr/share/common-licenses/*-[1-9]*")
 compgen -G "${texts[0]}" >/dev/null || texts=("$PWD/README.md" "$PWD/docs")
-mkdir -p "$2"
-cd "$2" || exit
+mkdir -p "$folder"
+cd "$folder" || exit
 "$command" data "${texts[@]}" --tokenizer bytes --document paragraph --validation 0.05 --out tokens
 for precision in bf16-mixed fp8; do
   "$command" simulate --model stories-260k --set model.ffn_hidden=176 --cluster laptop --stack sextant --seq-len 128 \
