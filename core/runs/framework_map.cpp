@@ -356,7 +356,7 @@ ClusterOfRow stated_cluster(const RunRow& row, const FrameworkMap& map,
   } catch (const ConfigError& e) {
     std::vector<Problem> problems = e.problems();
     for (Problem& p : problems) {
-      p.file = fmt::format("{}:{}", row.file, row.line);
+      p.file = fmt::format("{}:{}: {}", row.file, row.line, row.run_id);
       if (p.key.empty()) p.key = "gpu";
     }
     throw ConfigError(std::move(problems));

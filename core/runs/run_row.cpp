@@ -71,10 +71,9 @@ class Cells {
     const std::string& s = text(column);
     if (s.empty()) return std::nullopt;
     const auto x = parse_decimal(s);
-    if (x && *x >= kSmallestNumber && *x <= kLargestNumber) return x;
-    wrong(column, x && *x > 0
-                      ? fmt::format("a number from {} to {}, or nothing", kSmallestNumber, kLargestNumber)
-                      : "a positive number, or nothing");
+    if (x && *x >= kSmallestNumber) return x;
+    wrong(column, x && *x > 0 ? fmt::format("a number of at least {}, or nothing", kSmallestNumber)
+                              : "a positive number, or nothing");
     return std::nullopt;
   }
 

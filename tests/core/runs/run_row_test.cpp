@@ -103,7 +103,7 @@ TEST(RunRow, DamageIsNamed) {
   EXPECT_TRUE(names(error_of(kHeader + row(",40,40,13824,", ",40,7,13824,")), "kv_heads: found 7"));
   EXPECT_TRUE(names(error_of(kHeader + row(",35.5,", ",1e-9,")), "step_time_s: found 1e-9"));
   EXPECT_TRUE(names(error_of(kHeader + row(",35.5,", ",1e300,")), "step_time_s: found 1e300"));
-  EXPECT_TRUE(names(error_of(kHeader + row(",35.5,", ",1e-320,")), "a number from 1e-100 to 1e+100"));
+  EXPECT_TRUE(names(error_of(kHeader + row(",35.5,", ",1e-320,")), "a number of at least 1e-100"));
   EXPECT_TRUE(names(error_of(kHeader + row("gated", "mixture")), "mlp"));
   EXPECT_TRUE(names(error_of(kHeader + row("flash2", "flash9")), "attention"));
   EXPECT_TRUE(names(error_of(kHeader + row(",none,16,1,", ",none,8,1,")), "tp*cp*pp*dp"));

@@ -276,12 +276,13 @@ TEST(FrameworkMap, AMachineThatNobodyKnowsIsTheRowsOwnFault) {
   RunRow r = llama_row();
   r.file = "runs.csv";
   r.line = 7;
+  r.run_id = "one";
   r.gpu = "A10x-SXM4-80GB";
   try {
     resolve(r, map, test::preset_dir());
     ADD_FAILURE() << "was taken";
   } catch (const ConfigError& e) {
-    EXPECT_EQ(e.problems().front().file, "runs.csv:7") << e.what();
+    EXPECT_EQ(e.problems().front().file, "runs.csv:7: one") << e.what();
     EXPECT_EQ(e.problems().front().key, "gpu") << e.what();
   }
 }
