@@ -45,11 +45,10 @@ bool computes_alone(const Op& op) {
   return group_kind(op) == GroupKind::none && op.role != OpRole::copy_in && op.role != OpRole::copy_out;
 }
 
-double work_share(const ParallelPlan& plan, const Op& op, const RankCoord& at) {
-  const bool of_slice =
-      op.role == OpRole::update || op.role == OpRole::norm_partial ||
-      (op.role == OpRole::grad_accumulate && op.microbatch != kNone16);  // not of a tied head
-  return of_slice ? share_of_largest(plan, at) : 1;
+bool works_on_slice(const Op& op) {
+  const bool of_tied_head = op.microbatch == kNone16;  // whole
+  return op.role == OpRole::update || op.role == OpRole::norm_partial ||
+         (op.role == OpRole::grad_accumulate && !of_tied_head);
 }
 
 std::vector<int> group_members(const ExecutionGraph& graph, const RankGrid& grid, const RankCoord& self,

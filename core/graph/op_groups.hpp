@@ -23,8 +23,8 @@ bool left_out(const ParallelPlan&, const Op&, int replica);
 // What a rank computes by itself: neither an exchange nor a copy over its host link.
 bool computes_alone(const Op&);
 
-// The work that a rank does of the op's, which is said of the largest slice: less where it owns a smaller one.
-double work_share(const ParallelPlan&, const Op&, const RankCoord&);
+// Its work is said of the largest slice: a rank that owns a smaller one has less of it (shares_of_largest()).
+bool works_on_slice(const Op&);
 
 // The ranks of the op's group through `self`, in rank order along its axes; empty when the op is a rank's own.
 std::vector<int> group_members(const ExecutionGraph&, const RankGrid&, const RankCoord& self, const Op&);

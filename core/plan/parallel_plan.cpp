@@ -132,10 +132,13 @@ std::vector<int> shard_weights_of(const ParallelPlan& plan) {
                                     : plan.shard_weights;
 }
 
-double share_of_largest(const ParallelPlan& plan, const RankCoord& at) {
-  if (plan.shard_weights.empty()) return 1;
-  const int mine = plan.shard_weights[static_cast<std::size_t>(shard_of(plan, at))];
-  return static_cast<double>(mine) / std::ranges::max(plan.shard_weights);
+std::vector<double> shares_of_largest(const ParallelPlan& plan) {
+  const std::vector<int> weights = shard_weights_of(plan);
+  const double largest = std::ranges::max(weights);
+  std::vector<double> shares;
+  shares.reserve(weights.size());
+  for (const int weight : weights) shares.push_back(weight / largest);
+  return shares;
 }
 
 void to_json(nlohmann::json& j, const ParallelPlan& p) { write_object(j, p, kPlanKeys); }

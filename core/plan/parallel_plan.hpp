@@ -142,8 +142,8 @@ double share_of_most(const ParallelPlan&, const TrainingSpec&, int dp);
 int shard_of(const ParallelPlan&, const RankCoord&);
 // The weights of shards(), where they are equal as well.
 std::vector<int> shard_weights_of(const ParallelPlan&);
-// How much a rank owns as a share of the rank that owns the most.
-double share_of_largest(const ParallelPlan&, const RankCoord&);
+// By shard: how much it owns as a share of the one that owns the most.
+std::vector<double> shares_of_largest(const ParallelPlan&);
 
 // Contradictions inside the plan and against the model and batch (not against a cluster's size or a stack).
 std::vector<Problem> validate(const ParallelPlan&, const ModelSpec&, const TrainingSpec&);

@@ -58,11 +58,12 @@ StepView StepObserver::view(int rank, const std::vector<Span>& spans) const {
                 .collectives = std::vector<double>(collectives_.size(), INFINITY)};
   const auto took = [&](OpId op) { return spans[op].end - spans[op].start; };
   const RankCoord& at = at_[static_cast<std::size_t>(rank)];
+  const double owned = shares_of_largest(graph_.plan)[static_cast<std::size_t>(shard_of(graph_.plan, at))];
   double measured = 0, sound = 0;
   for (const OpId op : own_[static_cast<std::size_t>(at.pp)])
     if (!left_out(graph_.plan, graph_.ops[op], at.dp)) {
       measured += took(op);
-      sound += sound_[op].v * work_share(graph_.plan, graph_.ops[op], at);
+      sound += sound_[op].v * (works_on_slice(graph_.ops[op]) ? owned : 1.0);
     }
   seen.compute[static_cast<std::size_t>(rank)] = sound > 0 ? measured / sound : 1;
   for (const std::size_t e : collectives_of_[static_cast<std::size_t>(rank)])

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "core/base/error.hpp"
 
@@ -45,13 +46,16 @@ std::optional<ParallelPlan> with_balanced_shards(const Job& job, ParallelPlan pl
   if (!job.stack.can.uneven_shards || plan.shards() < 2 || plan.world() > job.topology.ranks())
     return std::nullopt;
   const std::vector<double> speeds = shard_speeds(job, plan);
+  std::set<std::vector<int>> weights;
+  for (const int most : {2, 3, 4, 6, 8, 12, 16})
+    if (auto some = balanced_weights(speeds, most); !some.empty()) weights.insert(std::move(some));
+  if (weights.empty()) return std::nullopt;
   std::optional<ParallelPlan> best;
   Seconds shortest = predict(job, plan).step * (1 - kLeastGain);
-  for (const int most : {2, 3, 4, 6, 8, 12, 16}) {
+  for (const std::vector<int>& some : weights) {
     ParallelPlan tried = plan;
-    tried.shard_weights = balanced_weights(speeds, most);
-    if (tried.shard_weights.empty() || unlawful(job, tried) || too_large(job, plan_memory(job, tried)))
-      continue;
+    tried.shard_weights = some;
+    if (unlawful(job, tried) || too_large(job, plan_memory(job, tried))) continue;
     if (const Seconds step = predict(job, tried).step; step < shortest) {
       shortest = step;
       best = std::move(tried);

@@ -14,9 +14,9 @@ namespace sextant {
 // as far as whole numbers from 1 on go. Without a common divisor; empty where they are equal.
 std::vector<int> balanced_weights(std::span<const double> speeds, int most);
 
-// The plan with the weights that make its step shortest on the job's cluster: an update is done sooner, while unequal slices
-// are exchanged at the pace of the largest, and it is what memory must hold. Nothing where that gains
-// less than 1 %, or unequal shards are not lawful or do not fit.
+// The plan with the weights that make its step shortest on the job's cluster: an update is done sooner, but unequal slices are
+// exchanged at the pace of the largest, for which memory must have room. Nothing where that gains less than 1 %, or where unequal
+// shards are not lawful or do not fit.
 std::optional<ParallelPlan> with_balanced_shards(const Job&, ParallelPlan);
 
 }  // namespace sextant

@@ -110,7 +110,9 @@ std::vector<double> stage_compute_factors(const Job& job, const ParallelPlan& pl
 
 std::vector<double> stage_update_factors(const Job& job, const ParallelPlan& plan) {
   if (!has_slower_device(job) || (plan.replica_microbatches.empty() && plan.shard_weights.empty())) return {};
-  return slowest_of_stages(job, plan, [&](const RankCoord& at) { return share_of_largest(plan, at); });
+  const std::vector<double> owned = shares_of_largest(plan);
+  return slowest_of_stages(
+      job, plan, [&](const RankCoord& at) { return owned[static_cast<std::size_t>(shard_of(plan, at))]; });
 }
 
 SimulateOptions simulate_options(const Job& job, const ParallelPlan& plan) {

@@ -27,8 +27,8 @@ struct SimulateOptions {
   double compute_slows_copy = 0.0;
   // Factors on compute per stage (stragglers, slower devices); empty = 1.
   std::vector<double> stage_compute_factor = {};
-  std::vector<double> stage_update_factor =
-      {};                   // on updates, where theirs is another one; empty = as compute
+  // The same on updates, where theirs is another one; empty = as on compute.
+  std::vector<double> stage_update_factor = {};
   double time_scale = 1.0;  // factor on every duration (what a calibration learned of the layout)
 };
 

@@ -103,10 +103,11 @@ class RankSweep {
         factor_(static_cast<std::size_t>(g.plan.pp), std::vector<double>(at_.count, 1.0)),
         waited_(factor_.size(), std::vector<double>(at_.count, 0.0)),
         rank_of_(factor_.size(), std::vector<int>(at_.count, 0)),
-        places_(at_.count),
+        owned_(at_.count, 1.0),
         ready_(at_.count),
         arrived_(at_.count) {
     const RankGrid grid(g.plan);
+    const std::vector<double> shares = shares_of_largest(g.plan);
     SEXTANT_CHECK(factor.empty() || static_cast<int>(factor.size()) == g.plan.world(),
                   "one compute factor for each rank");
     for (int rank = 0; rank < g.plan.world(); ++rank) {
@@ -114,7 +115,7 @@ class RankSweep {
       const auto stage = static_cast<std::size_t>(c.pp);
       const auto position = static_cast<std::size_t>(c.tp + g.plan.tp * (c.cp + g.plan.cp * c.dp));
       rank_of_[stage][position] = rank;
-      if (c.pp == 0) places_[position] = c;
+      owned_[position] = shares[static_cast<std::size_t>(shard_of(g.plan, c))];
       if (!factor.empty()) factor_[stage][position] = factor[static_cast<std::size_t>(rank)];
     }
     for (const int rank : record) {
@@ -162,13 +163,14 @@ class RankSweep {
     const Op& op = graph_.ops[i];
     const double duration = duration_[i];
     if (!recorded_.empty()) arrived_ = ready_;
-    const bool computes = op.role == OpRole::block || op.role == OpRole::update;
+    const bool computes = op.role == OpRole::block || op.role == OpRole::update,
+               of_slice = works_on_slice(op);
     const auto& factor = factor_[op.stage];
     const std::size_t width = graph_.plan.replica_microbatches.empty() ? at_.count : at_.tp * at_.cp;
     for (std::size_t first = 0; first < at_.count; first += width)
       if (!left_out(graph_.plan, op, static_cast<int>(first / width)))
         for (std::size_t r = first; r < first + width; ++r)
-          ready_[r] += duration * work_share(graph_.plan, op, places_[r]) * (computes ? factor[r] : 1.0);
+          ready_[r] += duration * (computes ? factor[r] : 1.0) * (of_slice ? owned_[r] : 1.0);
     for (std::size_t k = 0; k < recorded_.size(); ++k) {
       const auto [stage, position] = recorded_[k];
       const bool other_end = op.lanes[1] != kNoLane && graph_.lanes[op.lanes[1]].stage == stage;
@@ -221,7 +223,7 @@ class RankSweep {
   std::vector<std::vector<double>> free_;             // [lane][position]
   std::vector<std::vector<double>> factor_, waited_;  // [stage][position]
   std::vector<std::vector<int>> rank_of_;             // [stage][position]
-  std::vector<RankCoord> places_;                     // [position], of any stage
+  std::vector<double> owned_;                         // [position]: share of the largest slice
   std::vector<double> ready_, arrived_;
   std::vector<OpId> joined_;
   double join_start_ = 0;

@@ -71,7 +71,7 @@ CollectiveRow stated_row(const CsvTable& table, const CsvRow& line, std::vector<
     if (!x || *x > kLargestNumber || (*x < kSmallestNumber && (positive || *x != 0)))
       problems.push_back({fmt::format("{}:{}", table.file, line.line), column, text,
                           positive ? "a number above 0, or nothing" : "a number of at least 0, or nothing",
-                          ""});
+                          x && *x > 0 ? fmt::format("from {} to {}", kSmallestNumber, kLargestNumber) : ""});
     return x;
   };
   CollectiveRow row;

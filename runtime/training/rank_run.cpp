@@ -122,14 +122,18 @@ RankOptions rank_options(const TrainingRun& run, Communicator& world, RunShared&
   options.executor.time_ops = run.record;
   options.executor.watchdog = shared.watchdog.get();
   options.executor.timer = run.record ? run.timer : nullptr;
-  if (run.emulated)
+  if (run.emulated) {
+    const ParallelPlan& plan = run.graph.plan;
+    const int shard = shard_of(plan, RankGrid(plan).coord(world.rank()));
     options.executor.least_time = [&run, rank = static_cast<std::size_t>(world.rank()),
-                                   at = RankGrid(run.graph.plan).coord(world.rank())](OpId id) {
+                                   owned =
+                                       shares_of_largest(plan)[static_cast<std::size_t>(shard)]](OpId id) {
       const Op& op = run.graph.ops[id];
       if (!computes_alone(op)) return Seconds(0);
-      const Seconds all = run.expected[op.work] * work_share(run.graph.plan, op, at);
-      return all * (1 / run.emulated->compute[rank].load());
+      const double share = works_on_slice(op) ? owned : 1.0;
+      return run.expected[op.work] * (share / run.emulated->compute[rank].load());
     };
+  }
   options.executor.on_failure = [&world](const std::string& what) { world.abort(what); };
   return options;
 }

@@ -100,8 +100,11 @@ TEST(PlanKey, ShardsMayBeUnequal) {
   EXPECT_EQ(plan_key(p), "tp1.pp1.vp1.cp2.dp4.z1.mbs1.sd4.sw2x3-1");
   EXPECT_EQ(shard_of(p, {.cp = 1, .dp = 3}), 3);
   EXPECT_EQ(shard_of(p, {.cp = 0, .dp = 2}), 0) << "the second group";
-  EXPECT_EQ(share_of_largest(p, {.cp = 1, .dp = 1}), 0.5);
-  EXPECT_EQ(share_of_largest(p, {.cp = 0, .dp = 1}), 1);
+  const auto share = [&](const RankCoord& at) {
+    return shares_of_largest(p)[static_cast<std::size_t>(shard_of(p, at))];
+  };
+  EXPECT_EQ(share({.cp = 1, .dp = 1}), 0.5);
+  EXPECT_EQ(share({.cp = 0, .dp = 1}), 1);
   for (const char* wrong : {"sw", "sw-", "sw3-", "swx2", "sw9x0", "sw65-1", "sw2-1.sw2-1"})
     EXPECT_NE(message_of(std::string("dp2.z1.") + wrong), "accepted") << wrong;
 }
